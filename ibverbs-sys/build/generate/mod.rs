@@ -1,0 +1,53 @@
+//! The generator of what is checked in: `src/bindings.rs`, and in `shim/` the C of every function
+//! that is only a call (`verbs.c`, `rdmacm.c`) and of what the bindings take for granted
+//! (`layout.h`, `layout.c`).
+//!
+//! `cargo xtask bindgen` sets [`OUT`] to the directory that receives these files.
+
+mod bind;
+mod c;
+mod model;
+mod policy;
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+
+use crate::headers::{Headers, RECORDED};
+
+/// Names the root under which the files are written.
+const OUT: &str = "IBVERBS_SYS_GENERATE";
+
+/// Generates the files when [`OUT`] asks for it, and says whether it did.
+pub(crate) fn requested(headers: &Headers) -> Result<bool, String> {
+    println!("cargo::rerun-if-env-changed={OUT}");
+    let Some(out) = env::var_os(OUT).map(PathBuf::from) else {
+        return Ok(false);
+    };
+
+    let version = headers
+        .version
+        .as_deref()
+        .unwrap_or("of an unknown version");
+    if version != RECORDED {
+        return Err(format!(
+            "The bindings are generated from the headers of rdma-core {RECORDED}, but those installed are {version}."
+        ));
+    }
+    let rust = bind::bindings(headers)?;
+    let model = model::Model::read(&rust)?;
+    for (file, text) in [
+        ("src/bindings.rs", rust),
+        ("shim/verbs.c", c::functions(&model, c::Library::Verbs)?),
+        ("shim/rdmacm.c", c::functions(&model, c::Library::Rdmacm)?),
+        ("shim/layout.h", c::sizes(&model)?),
+        ("shim/layout.c", c::assertions(&model)),
+    ] {
+        let path = out.join(file);
+        path.parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| fs::write(&path, text))
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    Ok(true)
+}

@@ -1,0 +1,174 @@
+//! Finds the headers and libraries, and checks that they are recent enough.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// The header version that the bindings were generated from, and the oldest the shim builds with.
+pub(crate) const RECORDED: &str = include_str!("../shim/HEADERS").trim_ascii();
+
+/// Set to the root of a tree such as MOFED's or DOCA's, it takes precedence over pkg-config.
+const PREFIX: &str = "IBVERBS_SYS_PREFIX";
+
+/// What release [`RECORDED`] brought: tells the age of headers that state no version.
+const NEWEST_BOUND: &str = "ibv_wr_atomic_write";
+
+const LIBRARIES: [&str; 2] = ["ibverbs", "rdmacm"];
+
+const MISSING: &str = "\
+Install the package that brings them:
+  Debian, Ubuntu:               apt install libibverbs-dev librdmacm-dev pkg-config
+  Fedora, RHEL, Rocky, Alma:    dnf install rdma-core-devel pkgconf-pkg-config
+  SUSE:                         zypper install rdma-core-devel pkg-config
+  Arch:                         pacman -S rdma-core pkgconf
+  Alpine:                       apk add rdma-core-dev pkgconf
+Where they are installed elsewhere, set IBVERBS_SYS_PREFIX to the directory that has them under include/ and lib/.";
+
+/// Where the headers and libraries are.
+#[derive(Default)]
+pub(crate) struct Headers {
+    /// Directories to search for headers.
+    pub(crate) include: Vec<PathBuf>,
+    /// Directories to search for libraries.
+    pub(crate) lib: Vec<PathBuf>,
+    /// rdma-core's version, such as `44.0`, where pkg-config knows it.
+    pub(crate) version: Option<String>,
+}
+
+impl Headers {
+    fn contain(&self, function: &str) -> bool {
+        let text = |dir: &PathBuf| std::fs::read_to_string(dir.join("infiniband/verbs.h")).ok();
+        self.include
+            .iter()
+            .find_map(text)
+            .is_none_or(|text| text.contains(function))
+    }
+
+    /// Tells cargo what to link, and dependent build scripts where the headers are.
+    pub(crate) fn emit(&self) {
+        for dir in &self.lib {
+            println!("cargo::rustc-link-search=native={}", dir.display());
+        }
+        for library in LIBRARIES {
+            println!("cargo::rustc-link-lib=dylib={library}");
+        }
+        if let Ok(include) = env::join_paths(&self.include) {
+            println!("cargo::metadata=include={}", include.display());
+        }
+        println!(
+            "cargo::metadata=version={}",
+            self.version.as_deref().unwrap_or("unknown")
+        );
+    }
+}
+
+/// Finds headers that the shim can be built with, or says what to do.
+pub(crate) fn find() -> Result<Headers, String> {
+    let target = |key: &str| env::var(format!("CARGO_CFG_TARGET_{key}")).unwrap_or_default();
+    if target("OS") != "linux" || target("POINTER_WIDTH") != "64" {
+        return Err(
+            "ibverbs-sys is for 64-bit Linux: its bindings hold for no other target.".into(),
+        );
+    }
+    println!("cargo::rerun-if-env-changed={PREFIX}");
+    let headers = match env::var_os(PREFIX).filter(|prefix| !prefix.is_empty()) {
+        Some(prefix) => in_prefix(Path::new(&prefix))?,
+        None => by_pkg_config()?,
+    };
+    let too_old = match headers.version.as_deref() {
+        Some(found) => older(found, RECORDED).then(|| found.to_owned()),
+        None => (!headers.contain(NEWEST_BOUND)).then(|| format!("without {NEWEST_BOUND}")),
+    };
+    match too_old {
+        None => Ok(headers),
+        Some(found) => Err(format!(
+            "The headers of rdma-core {found} are too old: ibverbs-sys needs {RECORDED} or newer.\n\
+             Upgrade them, or set {PREFIX} to a newer tree."
+        )),
+    }
+}
+
+fn in_prefix(prefix: &Path) -> Result<Headers, String> {
+    for header in ["include/infiniband/verbs.h", "include/rdma/rdma_cma.h"] {
+        if !prefix.join(header).is_file() {
+            return Err(format!(
+                "{PREFIX} is {}, but there is no {header} in it.",
+                prefix.display()
+            ));
+        }
+    }
+    let mut lib: Vec<PathBuf> = ["lib64", "lib"].map(|dir| prefix.join(dir)).into();
+    if let Ok(arch) = env::var("CARGO_CFG_TARGET_ARCH") {
+        lib.push(prefix.join(format!("lib/{arch}-linux-gnu")));
+    }
+    lib.retain(|dir| dir.is_dir());
+    let version = lib
+        .iter()
+        .find_map(|dir| version_in(&dir.join("pkgconfig/libibverbs.pc")));
+    Ok(Headers {
+        include: vec![prefix.join("include")],
+        lib,
+        version,
+    })
+}
+
+fn version_in(pc: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(pc).ok()?;
+    let version = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Version:"))?;
+    rdma_core_version(version.trim())
+}
+
+fn by_pkg_config() -> Result<Headers, String> {
+    let mut headers = Headers::default();
+    for library in LIBRARIES {
+        let found = pkg_config::Config::new()
+            .cargo_metadata(false)
+            .print_system_cflags(true)
+            .print_system_libs(false)
+            .probe(&format!("lib{library}"))
+            .map_err(|error| explain(library, &error))?;
+        headers.include.extend(found.include_paths);
+        headers.lib.extend(found.link_paths);
+        if library == "ibverbs" {
+            headers.version = rdma_core_version(&found.version);
+        }
+    }
+    // Not the directories of what these libraries are themselves built on.
+    let bound = ["infiniband/verbs.h", "rdma/rdma_cma.h"];
+    headers
+        .include
+        .retain(|dir| bound.iter().any(|header| dir.join(header).is_file()));
+    headers.include.dedup();
+    headers.lib.dedup();
+    Ok(headers)
+}
+
+fn explain(library: &str, error: &pkg_config::Error) -> String {
+    let what = match error {
+        pkg_config::Error::Command { .. } => {
+            format!("pkg-config is not installed, so lib{library} cannot be looked for.")
+        }
+        pkg_config::Error::CrossCompilation => format!(
+            "pkg-config is not set up for cross-compilation: set PKG_CONFIG_SYSROOT_DIR, or {PREFIX}."
+        ),
+        _ => format!("The headers of lib{library} were not found."),
+    };
+    format!("{what}\n{MISSING}")
+}
+
+/// rdma-core's own version within that of a library: `44.0` of `1.14.44.0`. A vendor's tree may
+/// number otherwise; then the static assertions of the shim are what judges its headers.
+fn rdma_core_version(library: &str) -> Option<String> {
+    let parts: Vec<&str> = library.split('.').collect();
+    let numeric = parts.iter().all(|part| part.parse::<u32>().is_ok());
+    match parts[..] {
+        [_, _, major, minor] if numeric => Some(format!("{major}.{minor}")),
+        _ => None,
+    }
+}
+
+fn older(version: &str, than: &str) -> bool {
+    let key = |text: &str| -> Vec<u32> { text.split('.').flat_map(str::parse).collect() };
+    key(version) < key(than)
+}

@@ -1,0 +1,39 @@
+//! Builds the C shim against the installed headers and says what to link.
+
+#[cfg(feature = "bindgen")]
+mod generate;
+mod headers;
+mod shim;
+
+use std::env;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            for line in message.lines() {
+                println!("cargo::error={line}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), String> {
+    println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-changed=shim");
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
+    if env::var_os("DOCS_RS").is_some() {
+        // Documentation is built where there are no headers, and links nothing.
+        return Ok(());
+    }
+    let headers = headers::find()?;
+    #[cfg(feature = "bindgen")]
+    if generate::requested(&headers)? {
+        return Ok(());
+    }
+    shim::compile(&headers);
+    headers.emit();
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! Compiles the shim.
+
+use crate::headers::Headers;
+
+/// The generated files are named in `generate/mod.rs`. One object each: a program that uses no
+/// function of librdmacm takes nothing from its object and is not linked against that library.
+const SOURCES: [&str; 4] = ["verbs.c", "rdmacm.c", "by_hand.c", "layout.c"];
+
+pub(crate) fn compile(headers: &Headers) {
+    cc::Build::new()
+        .files(SOURCES.map(|file| format!("shim/{file}")))
+        .includes(&headers.include)
+        .define("_GNU_SOURCE", None)
+        // The data path goes through these functions, so debug builds optimise them as well.
+        .opt_level(2)
+        .extra_warnings(false)
+        // A prototype that changed in the header is an error here, not a call gone wrong.
+        .flag("-Werror=implicit-function-declaration")
+        .flag("-Werror=incompatible-pointer-types")
+        .flag("-Werror=int-conversion")
+        .flag_if_supported("-Wno-deprecated-declarations")
+        .compile("ibverbs_shim");
+}

@@ -5,10 +5,13 @@
 //! either copies its output over the checked-in files or compares the two.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use xshell::{Shell, cmd};
+
+use crate::packages;
 
 /// What the generator writes, under `ibverbs-sys`.
 const GENERATED: [&str; 5] = [
@@ -25,15 +28,13 @@ const LIBCLANG: &str = "libclang1-14";
 /// Where Debian puts that version, for the loader to find it beside others.
 const LLVM: &str = "/usr/lib/llvm-14/lib";
 
-/// The headers, and pkg-config to find them.
-const HEADERS: [&str; 3] = ["libibverbs-dev", "librdmacm-dev", "pkg-config"];
-
 pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("..")
         .canonicalize()?;
     let _dir = shell.push_dir(&root);
-    install(shell)?;
+    packages::install(shell, &[LIBCLANG])?;
+    packages::install(shell, packages::BUILD)?;
 
     let out = match env::var_os("CARGO_TARGET_DIR") {
         Some(target) => root.join(target),
@@ -75,4 +76,9 @@ pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {
         ),
     }
     Ok(())
+}
+
+/// The directory of libclang: the caller's choice, or Debian's.
+fn libclang() -> OsString {
+    env::var_os("LIBCLANG_PATH").unwrap_or_else(|| LLVM.into())
 }

@@ -1,0 +1,43 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+xflags::xflags! {
+    /// Automation of the workspace. Every command installs what it needs, prints what it runs,
+    /// and can be run twice.
+    cmd xtask {
+        /// Run a command on a machine of a certain kind.
+        cmd on {
+            /// Run COMMAND where the kernel's Soft-RoCE device is: here, if there is one, else in a
+            /// QEMU guest booted for the call, which sees this machine's files.
+            cmd rxe {
+                /// Boot the guest even where this machine has a device.
+                optional --guest
+                /// Two devices, rxe_0 and rxe_1, on the ends of a veth pair.
+                optional --veth
+                /// No device and no module of Soft-RoCE loaded in the guest.
+                optional --no-link
+                /// Load this kernel module in the guest, with what it depends on.
+                repeated --module name: String
+                /// MTU of the guest's network devices [4200].
+                optional --mtu n: u32
+                /// End COMMAND after this time, with exit status 124; 0 is no limit [3600].
+                optional --timeout seconds: u64
+                /// The guest's processors [as many as here, but at least 2 and at most 8].
+                optional --cpu n: u32
+                /// The guest's memory in MiB, half of which can hold written files [2048].
+                optional --memory mib: u32
+                /// A directory that the guest writes through to; elsewhere its writes stay in its memory.
+                repeated --share dir: PathBuf
+                /// The command and its arguments, after `--`.
+                repeated command: OsString
+            }
+        }
+        /// Regenerate the checked-in bindings.
+        cmd bindgen {
+            /// Only compare them.
+            optional --check
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Whether the host's `/dev/kvm` boots the guest.
+
+use std::fs::{self, OpenOptions};
+use std::path::Path;
+use std::time::Duration;
+
+use xshell::Shell;
+
+use super::job::{Job, Links};
+use super::qemu::Accelerator;
+use super::session::{Ended, Guest};
+use crate::project;
+
+/// A boot under KVM takes a second; one that has not ended by now never will.
+const TRIAL_LIMIT: Duration = Duration::from_secs(15);
+
+/// KVM where it works, translation elsewhere.
+///
+/// That `/dev/kvm` exists and opens proves nothing: some virtual machines offer it and then cannot
+/// run an ordinary kernel in it. So the first use is a trial, and its outcome is kept for as long
+/// as the host's kernel stays the same.
+pub(crate) fn choose(shell: &Shell, guest: &Guest) -> anyhow::Result<Accelerator> {
+    let device = Path::new("/dev/kvm");
+    if OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(device)
+        .is_err()
+    {
+        return Ok(Accelerator::Tcg);
+    }
+    let host = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let kept = project::cache()?.join(format!("kvm-works-on-{}", host.trim()));
+    match fs::read_to_string(&kept).unwrap_or_default().trim() {
+        "yes" => return Ok(Accelerator::Kvm),
+        "no" => return Ok(Accelerator::Tcg),
+        _ => {}
+    }
+    eprintln!("guest: trying {} once", device.display());
+    let works = boots(shell, guest);
+    fs::write(&kept, if works { "yes\n" } else { "no\n" })?;
+    Ok(if works {
+        Accelerator::Kvm
+    } else {
+        Accelerator::Tcg
+    })
+}
+
+fn boots(shell: &Shell, guest: &Guest) -> bool {
+    let job = Job {
+        command: vec!["true".into()],
+        directory: "/".into(),
+        environment: Vec::new(),
+        links: Links::None,
+        mtu: 1500,
+        shares: Vec::new(),
+    };
+    match guest.run_with(shell, &job, Accelerator::Kvm, TRIAL_LIMIT) {
+        Ok(Ended::Exit(0)) => true,
+        Ok(ended) => {
+            eprintln!("guest: KVM does not work here ({ended:?})");
+            false
+        }
+        Err(error) => {
+            let error = error.to_string();
+            let reason = error.lines().last().unwrap_or_default().trim();
+            eprintln!("guest: KVM does not work here ({reason})");
+            false
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The guest's first root: busybox, the modules, and the job.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use xshell::Shell;
+
+use super::cpio::Archive;
+use super::job::{Job, Links};
+use super::kernel::Kernel;
+use super::modules;
+
+/// A static busybox, as Debian's package busybox-static installs it.
+const BUSYBOX: [&str; 2] = ["/usr/bin/busybox", "/bin/busybox"];
+
+/// The commands that `init.sh` uses.
+const APPLETS: &[&str] = &[
+    "cp",
+    "insmod",
+    "ln",
+    "mkdir",
+    "mount",
+    "sh",
+    "sleep",
+    "switch_root",
+];
+
+/// Makes the archive for one boot. It is small and made in milliseconds, so it is not cached and
+/// can hold what belongs to this boot alone.
+pub(crate) fn build(
+    shell: &Shell,
+    kernel: &Kernel,
+    job: &Job,
+    extra_modules: &[String],
+    mark: &str,
+) -> anyhow::Result<Vec<u8>> {
+    let mut names = modules::TRANSPORT.to_vec();
+    if job.links != Links::None {
+        names.extend(modules::SOFT_ROCE);
+    }
+    names.extend(extra_modules.iter().map(String::as_str));
+    let modules = kernel.modules(shell, names)?;
+
+    let mut archive = Archive::default();
+    for directory in ["bin", "dev", "job", "modules", "proc", "root", "sys"] {
+        archive.directory(directory);
+    }
+    let busybox = BUSYBOX
+        .into_iter()
+        .map(Path::new)
+        .find(|path| path.exists());
+    let busybox = busybox.context("no busybox: install the package busybox-static")?;
+    archive.file("bin/busybox", &fs::read(busybox)?);
+    for applet in APPLETS {
+        archive.symlink(&format!("bin/{applet}"), "busybox");
+    }
+    let mut order = String::new();
+    for (name, contents) in &modules {
+        archive.file(&format!("modules/{name}.ko"), contents);
+        order.push_str(name);
+        order.push('\n');
+    }
+    archive.file("modules/order", order.as_bytes());
+    archive.file("job/config", &job.config(&kernel.module_tree(), mark));
+    archive.file("job/shares", &job.share_calls());
+    archive.file("job/session", include_bytes!("session.sh"));
+    archive.file("job/command", &job.script());
+    archive.file("init", include_bytes!("init.sh"));
+    Ok(archive.finish())
+}

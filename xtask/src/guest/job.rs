@@ -1,0 +1,164 @@
+//! What one boot of the guest is to do, and the files that tell it so.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The Soft-RoCE links that the guest makes before it runs the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// None, and none of their modules are loaded.
+    None,
+    /// `rxe_0` on `dummy0`, 10.77.0.1.
+    Dummy,
+    /// `rxe_0` and `rxe_1` on the two ends of a veth pair, 10.77.0.1 and 10.77.0.2.
+    Veth,
+}
+
+/// A command with everything it needs to run as if it ran on the host.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Program and arguments.
+    pub(crate) command: Vec<OsString>,
+    /// Working directory.
+    pub(crate) directory: PathBuf,
+    /// The whole environment.
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    /// Links to make.
+    pub(crate) links: Links,
+    /// MTU of the network devices.
+    pub(crate) mtu: u32,
+    /// Directories of the host that the guest may write to.
+    pub(crate) shares: Vec<PathBuf>,
+}
+
+impl Job {
+    /// Variables that both parts of the guest's first process read.
+    pub(crate) fn config(&self, module_tree: &Path, mark: &str) -> Vec<u8> {
+        let links = match self.links {
+            Links::None => "none",
+            Links::Dummy => "dummy",
+            Links::Veth => "veth",
+        };
+        let mut config = format!("links={links}\nmtu={}\nmark=", self.mtu).into_bytes();
+        quote(mark.as_ref(), &mut config);
+        config.extend_from_slice(b"\nmodule_tree=");
+        quote(module_tree.as_os_str(), &mut config);
+        config.push(b'\n');
+        config
+    }
+
+    /// One call of the shell function `share` per shared directory.
+    pub(crate) fn share_calls(&self) -> Vec<u8> {
+        let mut calls = Vec::new();
+        for (index, directory) in self.shares.iter().enumerate() {
+            calls.extend_from_slice(format!("share {} ", share_tag(index)).as_bytes());
+            quote(directory.as_os_str(), &mut calls);
+            calls.push(b'\n');
+        }
+        calls
+    }
+
+    /// The script that becomes the command.
+    pub(crate) fn script(&self) -> Vec<u8> {
+        let mut script = b"cd ".to_vec();
+        quote(self.directory.as_os_str(), &mut script);
+        script.extend_from_slice(b" || exit 125\nexec env -i --");
+        for (name, value) in &self.environment {
+            let mut pair = name.clone();
+            pair.push("=");
+            pair.push(value);
+            script.push(b' ');
+            quote(&pair, &mut script);
+        }
+        for word in &self.command {
+            script.push(b' ');
+            quote(word, &mut script);
+        }
+        script.push(b'\n');
+        script
+    }
+}
+
+/// The name by which the guest mounts the shared directory `index`.
+pub(crate) fn share_tag(index: usize) -> String {
+    format!("share{index}")
+}
+
+/// Appends `word` as one word of shell input.
+fn quote(word: &OsStr, script: &mut Vec<u8>) {
+    script.push(b'\'');
+    for &byte in word.as_bytes() {
+        match byte {
+            b'\'' => script.extend_from_slice(b"'\\''"),
+            byte => script.push(byte),
+        }
+    }
+    script.push(b'\'');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn job() -> Job {
+        Job {
+            command: ["printf", "%s|", "a b", "it's", "", "$HOME", "new\nline"]
+                .map(OsString::from)
+                .to_vec(),
+            directory: PathBuf::from("/"),
+            environment: vec![
+                ("PATH".into(), "/usr/bin:/bin".into()),
+                ("X".into(), "'".into()),
+            ],
+            links: Links::Veth,
+            mtu: 1500,
+            shares: vec![PathBuf::from("/a b"), PathBuf::from("/c")],
+        }
+    }
+
+    fn shell(script: &[u8]) -> String {
+        let output = Command::new("sh")
+            .arg("-c")
+            .arg(OsStr::from_bytes(script))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    #[test]
+    fn the_shell_gives_the_command_its_words_back() {
+        assert_eq!(shell(&job().script()), "a b|it's||$HOME|new\nline|");
+    }
+
+    #[test]
+    fn the_environment_is_the_jobs_and_no_more() {
+        let job = Job {
+            command: vec!["env".into()],
+            ..job()
+        };
+        let mut lines: Vec<_> = shell(&job.script()).lines().map(str::to_owned).collect();
+        lines.retain(|line| !line.starts_with("PWD=") && !line.starts_with("_="));
+        assert_eq!(lines, ["PATH=/usr/bin:/bin", "X='"]);
+    }
+
+    #[test]
+    fn shares_are_numbered_and_quoted() {
+        assert_eq!(
+            job().share_calls(),
+            b"share share0 '/a b'\nshare share1 '/c'\n"
+        );
+    }
+
+    #[test]
+    fn config_is_shell_variables() {
+        let config = String::from_utf8(job().config(Path::new("/m"), "<end>")).unwrap();
+        assert_eq!(
+            config,
+            "links=veth\nmtu=1500\nmark='<end>'\nmodule_tree='/m'\n"
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! Kernel modules of the guest: finding them with their dependencies, and making them small.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use xshell::{Shell, cmd};
+
+/// Modules to reach the host's files and to talk to the host.
+pub(crate) const TRANSPORT: &[&str] = &[
+    "virtio_pci",
+    "virtio_console",
+    "9pnet_virtio",
+    "9p",
+    "overlay",
+];
+
+/// Modules of the device. `crc32_generic` comes first: rdma_rxe asks the crypto layer for crc32
+/// by name, and the guest has no program that would answer the kernel's call to load it.
+pub(crate) const SOFT_ROCE: &[&str] = &[
+    "crc32_generic",
+    "dummy",
+    "veth",
+    "ib_uverbs",
+    "rdma_rxe",
+    "rdma_ucm",
+    "ib_umad",
+];
+
+/// The dependency table that `depmod` wrote for one kernel.
+#[derive(Debug)]
+pub(crate) struct Table {
+    root: PathBuf,
+    /// By name: path below `root`, and paths of the dependencies in the order to unload them.
+    modules: HashMap<String, (String, Vec<String>)>,
+    builtin: Vec<String>,
+}
+
+impl Table {
+    /// Reads the tables in `root`, a kernel's `lib/modules/RELEASE`.
+    pub(crate) fn read(root: &Path) -> anyhow::Result<Self> {
+        let text = |name: &str| {
+            let path = root.join(name);
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+        };
+        Ok(Self::parse(
+            root,
+            &text("modules.dep")?,
+            &text("modules.builtin")?,
+        ))
+    }
+
+    fn parse(root: &Path, dependencies: &str, builtin: &str) -> Self {
+        let modules = dependencies
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .map(|(path, needs)| {
+                let needs = needs.split_whitespace().map(str::to_owned).collect();
+                (name_of(path), (path.to_owned(), needs))
+            })
+            .collect();
+        Self {
+            root: root.to_owned(),
+            modules,
+            builtin: builtin.lines().map(name_of).collect(),
+        }
+    }
+
+    /// Files of `names` and of all they depend on, in the order to load them, each once.
+    pub(crate) fn resolve<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> anyhow::Result<Vec<PathBuf>> {
+        let mut order: Vec<&str> = Vec::new();
+        for name in names {
+            let name = normalized(name);
+            let Some((path, needs)) = self.modules.get(&name) else {
+                if self.builtin.contains(&name) {
+                    continue;
+                }
+                bail!(
+                    "the guest's kernel has no module `{name}` (see {})",
+                    self.root.display()
+                );
+            };
+            // depmod lists the nearest dependency first.
+            for path in needs.iter().rev().chain([path]) {
+                if !order.contains(&path.as_str()) {
+                    order.push(path);
+                }
+            }
+        }
+        Ok(order.into_iter().map(|path| self.root.join(path)).collect())
+    }
+}
+
+/// The contents of module `file` without signature, debug information and type information:
+/// a third of the size. Done once; `kept` is the directory of the results.
+pub(crate) fn stripped(shell: &Shell, file: &Path, kept: &Path) -> anyhow::Result<Vec<u8>> {
+    let name = name_of(file.to_str().context("a module's path is not UTF-8")?);
+    let result = kept.join(format!("{name}.ko"));
+    if !result.exists() {
+        fs::create_dir_all(kept)?;
+        let unpacked = kept.join(format!("{name}.{}.tmp", std::process::id()));
+        match file.extension().and_then(|extension| extension.to_str()) {
+            Some("xz") => fs::write(&unpacked, decompress(shell, "xz", file)?)?,
+            Some("zst") => fs::write(&unpacked, decompress(shell, "zstd", file)?)?,
+            Some("gz") => fs::write(&unpacked, decompress(shell, "gzip", file)?)?,
+            _ => fs::write(&unpacked, fs::read(file)?)?,
+        }
+        cmd!(
+            shell,
+            "strip --strip-debug --remove-section=.BTF {unpacked}"
+        )
+        .quiet()
+        .run()?;
+        fs::rename(&unpacked, &result)?;
+    }
+    fs::read(&result).with_context(|| format!("reading {}", result.display()))
+}
+
+fn decompress(shell: &Shell, tool: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
+    Ok(cmd!(shell, "{tool} -dc {file}").quiet().output()?.stdout)
+}
+
+/// A module's name by its file: `kernel/net/9p/9pnet_virtio.ko.xz` is `9pnet_virtio`.
+fn name_of(path: &str) -> String {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    normalized(file.split(".ko").next().unwrap_or(file))
+}
+
+/// Dashes and underscores are the same thing in a module's name.
+fn normalized(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let dependencies = "\
+            kernel/a/ib_core.ko:\n\
+            kernel/a/ib_uverbs.ko: kernel/a/ib_core.ko\n\
+            kernel/n/ip6_udp_tunnel.ko:\n\
+            kernel/n/udp_tunnel.ko.xz:\n\
+            kernel/r/rdma_rxe.ko: kernel/a/ib_uverbs.ko kernel/n/ip6_udp_tunnel.ko \
+            kernel/n/udp_tunnel.ko.xz kernel/a/ib_core.ko\n\
+            kernel/c/crc32-pclmul.ko:\n";
+        Table::parse(
+            Path::new("/m"),
+            dependencies,
+            "kernel/crypto/crc32c_generic.ko\n",
+        )
+    }
+
+    fn resolved(names: &[&str]) -> Vec<String> {
+        let files = table().resolve(names.iter().copied()).unwrap();
+        files
+            .iter()
+            .map(|path| name_of(path.to_str().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn dependencies_load_first_and_once() {
+        assert_eq!(
+            resolved(&["ib_uverbs", "rdma-rxe"]),
+            [
+                "ib_core",
+                "ib_uverbs",
+                "udp_tunnel",
+                "ip6_udp_tunnel",
+                "rdma_rxe"
+            ]
+        );
+    }
+
+    #[test]
+    fn names_are_normalized_and_builtins_need_no_file() {
+        assert_eq!(
+            resolved(&["crc32c-generic", "crc32_pclmul"]),
+            ["crc32_pclmul"]
+        );
+    }
+
+    #[test]
+    fn an_unknown_module_is_named() {
+        let error = table().resolve(["no_such"]).unwrap_err().to_string();
+        assert!(error.contains("`no_such`"), "{error}");
+    }
+}

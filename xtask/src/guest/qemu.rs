@@ -1,0 +1,273 @@
+//! The emulator: its command line and its process.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use anyhow::Context;
+use rustix::fs::MemfdFlags;
+use rustix::io::FdFlags;
+use rustix::process::Signal;
+
+use super::job::share_tag;
+
+/// The program.
+const PROGRAM: &str = "qemu-system-x86_64";
+
+/// Minimal firmware: boots a PVH image half a second sooner than the default one.
+const FIRMWARE: &str = "/usr/share/qemu/qboot.rom";
+
+/// Kernel parameters. No self-tests of ciphers, no clearing of fresh pages, no mitigations: under
+/// emulation these are the larger part of booting. A panic ends the emulator.
+const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests init_on_alloc=0 \
+                                 rcupdate.rcu_expedited=1 mitigations=off nokaslr \
+                                 random.trust_cpu=on";
+
+/// What executes the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accelerator {
+    /// The processor, by `/dev/kvm`.
+    Kvm,
+    /// QEMU's translator.
+    Tcg,
+}
+
+impl Accelerator {
+    fn arguments(self) -> [&'static str; 4] {
+        match self {
+            Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
+            Self::Tcg => ["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"],
+        }
+    }
+}
+
+/// The emulated machine.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    /// What executes the instructions.
+    pub(crate) accelerator: Accelerator,
+    /// Processors.
+    pub(crate) cpus: u32,
+    /// Memory, in MiB.
+    pub(crate) memory: u32,
+    /// Uncompressed kernel.
+    pub(crate) kernel: PathBuf,
+    /// Directories that the guest may write to.
+    pub(crate) shares: Vec<PathBuf>,
+}
+
+/// The emulator's process, killed when this value is dropped and when this process dies.
+#[derive(Debug)]
+pub(crate) struct Qemu {
+    child: Child,
+}
+
+/// The host's ends of the guest's ports.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    /// What the kernel and the first process print.
+    pub(crate) console: UnixStream,
+    /// Lines that tell how far the guest is.
+    pub(crate) status: UnixStream,
+    /// The command's standard output.
+    pub(crate) stdout: UnixStream,
+    /// The command's standard error.
+    pub(crate) stderr: UnixStream,
+    /// What the emulator itself prints.
+    pub(crate) complaints: ChildStderr,
+}
+
+impl Qemu {
+    /// Starts the emulator with `initramfs`. Nothing of it is left on disk at any time: the
+    /// archive is memory, the ports are socket pairs.
+    pub(crate) fn start(machine: &Machine, initramfs: &[u8]) -> anyhow::Result<(Self, Ports)> {
+        let archive = memory_file(initramfs).context("a memory file for the initramfs")?;
+        let (console, console_end) = UnixStream::pair()?;
+        let (status, status_end) = UnixStream::pair()?;
+        let (stdout, stdout_end) = UnixStream::pair()?;
+        let (stderr, stderr_end) = UnixStream::pair()?;
+        let ends = [console_end, status_end, stdout_end, stderr_end].map(OwnedFd::from);
+        let fds = ends.each_ref().map(AsRawFd::as_raw_fd);
+        let arguments = machine.arguments(archive.as_raw_fd(), fds, Path::new(FIRMWARE).exists());
+        eprintln!("$ {}", printable(&arguments));
+
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let parent = rustix::process::getpid();
+        let inherited = move || -> io::Result<()> {
+            for fd in ends.iter().chain([&archive]) {
+                rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
+            }
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            // The parent may have died before the line above took effect.
+            match rustix::process::getppid() {
+                Some(now) if now == parent => Ok(()),
+                _ => Err(io::ErrorKind::Interrupted.into()),
+            }
+        };
+        // SAFETY: the closure runs in the forked child of a process that may have other threads.
+        // It makes four kinds of system call through rustix, which neither allocates nor locks,
+        // and builds an error from a kind, which does not allocate either.
+        unsafe { command.pre_exec(inherited) };
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("starting {PROGRAM}"))?;
+        // The closure owns our copies of the guest's ends; the ports end with the emulator only
+        // once these are closed.
+        drop(command);
+        let complaints = child
+            .stderr
+            .take()
+            .context("QEMU's standard error is not a pipe")?;
+        Ok((
+            Self { child },
+            Ports {
+                console,
+                status,
+                stdout,
+                stderr,
+                complaints,
+            },
+        ))
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        // Either may fail only because the process is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Machine {
+    fn arguments(&self, initramfs: RawFd, ports: [RawFd; 4], firmware: bool) -> Vec<OsString> {
+        let [console, status, stdout, stderr] = ports;
+        let mut line = Line::default();
+        line.add([
+            "-no-user-config",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-no-reboot",
+        ]);
+        line.add(["-machine", "q35"])
+            .add(self.accelerator.arguments());
+        line.add([
+            "-smp",
+            &self.cpus.to_string(),
+            "-m",
+            &self.memory.to_string(),
+        ]);
+        if firmware {
+            line.add(["-bios", FIRMWARE]);
+        }
+        line.add(["-kernel"]).add([&self.kernel]);
+        line.add(["-initrd", &format!("/proc/self/fd/{initramfs}")]);
+        line.add(["-append", KERNEL_PARAMETERS]);
+        line.add(["-chardev", &format!("socket,id=console,fd={console}")]);
+        line.add(["-serial", "chardev:console"]);
+        line.add(["-device", "virtio-serial-pci"]);
+        for (number, name, fd) in [
+            (1, "status", status),
+            (2, "stdout", stdout),
+            (3, "stderr", stderr),
+        ] {
+            line.add(["-chardev", &format!("socket,id={name},fd={fd}")]);
+            line.add([
+                "-device",
+                &format!("virtserialport,chardev={name},nr={number}"),
+            ]);
+        }
+        line.directory("host", Path::new("/"), ",readonly=on");
+        for (index, directory) in self.shares.iter().enumerate() {
+            line.directory(&share_tag(index), directory, "");
+        }
+        line.0
+    }
+}
+
+/// A command line being written.
+#[derive(Default)]
+struct Line(Vec<OsString>);
+
+impl Line {
+    fn add<const N: usize>(&mut self, words: [impl AsRef<OsStr>; N]) -> &mut Self {
+        self.0
+            .extend(words.iter().map(|word| word.as_ref().to_owned()));
+        self
+    }
+
+    /// Exports `path` under the name `tag`. In QEMU's options two commas mean one.
+    fn directory(&mut self, tag: &str, path: &Path, access: &str) {
+        let mut option = format!("local,id={tag},security_model=none,multidevs=remap").into_bytes();
+        option.extend_from_slice(access.as_bytes());
+        option.extend_from_slice(b",path=");
+        for &byte in path.as_os_str().as_bytes() {
+            option.extend(std::iter::repeat_n(byte, if byte == b',' { 2 } else { 1 }));
+        }
+        self.add(["-fsdev".into(), OsString::from_vec(option)]);
+        self.add([
+            "-device",
+            &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
+        ]);
+    }
+}
+
+fn memory_file(contents: &[u8]) -> io::Result<OwnedFd> {
+    let file = rustix::fs::memfd_create("initramfs", MemfdFlags::CLOEXEC)?;
+    let mut file = std::fs::File::from(file);
+    io::Write::write_all(&mut file, contents)?;
+    Ok(file.into())
+}
+
+fn printable(arguments: &[OsString]) -> String {
+    let mut line = PROGRAM.to_owned();
+    for word in arguments {
+        let word = word.to_string_lossy();
+        line.push(' ');
+        match word.contains(' ') {
+            true => line.push_str(&format!("'{word}'")),
+            false => line.push_str(&word),
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_paths_are_escaped_and_only_they_are_writable() {
+        let machine = Machine {
+            accelerator: Accelerator::Tcg,
+            cpus: 2,
+            memory: 1024,
+            kernel: "/k/vmlinux".into(),
+            shares: vec!["/a,b".into()],
+        };
+        let arguments = machine.arguments(9, [3, 4, 5, 6], true);
+        let directories: Vec<_> = arguments
+            .iter()
+            .filter_map(|word| word.to_str())
+            .filter(|word| word.starts_with("local,"))
+            .collect();
+        assert_eq!(
+            directories,
+            [
+                "local,id=host,security_model=none,multidevs=remap,readonly=on,path=/",
+                "local,id=share0,security_model=none,multidevs=remap,path=/a,,b",
+            ]
+        );
+    }
+}

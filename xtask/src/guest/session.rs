@@ -1,0 +1,243 @@
+//! One boot from start to end: the command's output passed on, its exit status returned.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::bail;
+use xshell::Shell;
+
+use super::job::Job;
+use super::kernel::Kernel;
+use super::qemu::{Accelerator, Machine, Ports, Qemu};
+use super::{accelerator, initramfs, stream};
+
+/// How long a boot may take. Seconds on an idle host; a busy one gets much more.
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
+
+/// How long the rest of the output may take once the command has ended.
+const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+
+/// How much of the console is kept for the case of failure.
+const CONSOLE_KEPT: usize = 16 << 10;
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// With this exit status; 128 + n for death by signal n.
+    Exit(u8),
+    /// It was still running at the limit.
+    TimedOut,
+}
+
+/// A guest to be booted.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    /// The kernel that it runs.
+    pub(crate) kernel: Kernel,
+    /// Number of processors.
+    pub(crate) cpus: u32,
+    /// Memory in MiB.
+    pub(crate) memory: u32,
+    /// Kernel modules besides those of Soft-RoCE.
+    pub(crate) modules: Vec<String>,
+    /// How long the command may run.
+    pub(crate) limit: Option<Duration>,
+}
+
+enum Event {
+    /// The command starts; the guest's clock says so many seconds since its start.
+    Ready(String),
+    /// The command has ended.
+    Exit(u8),
+    /// Nobody reads what the command prints.
+    OutputClosed,
+    /// The emulator is gone.
+    Gone,
+}
+
+impl Guest {
+    /// Boots, runs `job`, and stops the guest.
+    pub(crate) fn run(&self, shell: &Shell, job: &Job) -> anyhow::Result<Ended> {
+        let accelerator = accelerator::choose(shell, self)?;
+        self.run_with(shell, job, accelerator, BOOT_LIMIT)
+    }
+
+    pub(super) fn run_with(
+        &self,
+        shell: &Shell,
+        job: &Job,
+        accelerator: Accelerator,
+        boot_limit: Duration,
+    ) -> anyhow::Result<Ended> {
+        let begin = Instant::now();
+        let mark = mark();
+        let initramfs = initramfs::build(shell, &self.kernel, job, &self.modules, &mark)?;
+        let machine = Machine {
+            accelerator,
+            cpus: self.cpus,
+            memory: self.memory,
+            kernel: self.kernel.image(),
+            shares: job.shares.clone(),
+        };
+        let (qemu, ports) = Qemu::start(&machine, &initramfs)?;
+        let Ports {
+            console,
+            status,
+            stdout,
+            stderr,
+            complaints,
+        } = ports;
+
+        let tail = Tail::default();
+        let console = tail.collect(console);
+        let complaints = tail.collect(complaints);
+        let (events, inbox) = mpsc::channel();
+        report_status(status, events.clone());
+        let outputs = [
+            pass_on(stdout, io::stdout(), mark.clone(), events.clone()),
+            pass_on(stderr, io::stderr(), mark, events),
+        ];
+
+        let mut deadline = Some(begin + boot_limit);
+        let mut booted = false;
+        loop {
+            let event = match deadline {
+                Some(at) => inbox.recv_timeout(at.saturating_duration_since(Instant::now())),
+                None => inbox.recv().map_err(RecvTimeoutError::from),
+            };
+            match event {
+                Ok(Event::Ready(uptime)) => {
+                    booted = true;
+                    deadline = self.limit.map(|limit| Instant::now() + limit);
+                    let host = begin.elapsed().as_secs_f64();
+                    let release = self.kernel.release();
+                    eprintln!(
+                        "guest: kernel {release} ready after {host:.1} s (own clock {uptime} s)"
+                    );
+                }
+                Ok(Event::Exit(status)) => {
+                    let end = Instant::now() + DRAIN_LIMIT;
+                    while !outputs.iter().all(JoinHandle::is_finished) && Instant::now() < end {
+                        thread::sleep(Duration::from_millis(2));
+                    }
+                    if !outputs.iter().all(JoinHandle::is_finished) {
+                        bail!("the command ended with status {status}, but its output did not");
+                    }
+                    return Ok(Ended::Exit(status));
+                }
+                Ok(Event::OutputClosed) => return Ok(Ended::Exit(128 + 13)),
+                Err(RecvTimeoutError::Timeout) if booted => {
+                    drop(qemu);
+                    for output in outputs {
+                        let _ = output.join();
+                    }
+                    return Ok(Ended::TimedOut);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    drop(qemu);
+                    bail!("the guest did not boot within {boot_limit:?}\n{tail}");
+                }
+                Ok(Event::Gone) | Err(RecvTimeoutError::Disconnected) => {
+                    drop(qemu);
+                    for collector in [console, complaints] {
+                        let _ = collector.join();
+                    }
+                    let when = if booted {
+                        "while the command ran"
+                    } else {
+                        "before it was up"
+                    };
+                    bail!("the guest stopped {when}\n{tail}");
+                }
+            }
+        }
+    }
+}
+
+/// A word that no command prints by chance.
+fn mark() -> String {
+    let now = SystemTime::UNIX_EPOCH
+        .elapsed()
+        .unwrap_or_default()
+        .as_nanos();
+    format!("<end-of-output-{now:x}-{}>", std::process::id())
+}
+
+/// Turns the lines on the status port into events, and its end into the last one.
+fn report_status(port: UnixStream, events: mpsc::Sender<Event>) {
+    thread::spawn(move || {
+        for line in BufReader::new(port).lines() {
+            let Ok(line) = line else { break };
+            let event = match line.split_once(' ') {
+                Some(("ready", uptime)) => Event::Ready(uptime.to_owned()),
+                Some(("exit", status)) => Event::Exit(status.parse().unwrap_or(u8::MAX)),
+                _ => continue,
+            };
+            if events.send(event).is_err() {
+                return;
+            }
+        }
+        // The receiver is gone when nobody waits any more.
+        let _ = events.send(Event::Gone);
+    });
+}
+
+/// Copies an output of the command to ours.
+fn pass_on(
+    port: UnixStream,
+    out: impl Write + Send + 'static,
+    mark: String,
+    events: mpsc::Sender<Event>,
+) -> JoinHandle<()> {
+    thread::spawn(move || {
+        if stream::copy_until(mark.as_bytes(), port, out).is_err() {
+            let _ = events.send(Event::OutputClosed);
+        }
+    })
+}
+
+/// The last part of what was printed.
+#[derive(Clone, Debug, Default)]
+struct Tail(Arc<Mutex<VecDeque<u8>>>);
+
+impl Tail {
+    fn collect(&self, mut from: impl Read + Send + 'static) -> JoinHandle<()> {
+        let kept = Arc::clone(&self.0);
+        thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(count @ 1..) = from.read(&mut chunk) {
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.extend(&chunk[..count]);
+                let excess = kept.len().saturating_sub(CONSOLE_KEPT);
+                kept.drain(..excess);
+            }
+        })
+    }
+}
+
+impl std::fmt::Display for Tail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: Vec<u8> = kept.iter().copied().collect();
+        drop(kept);
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<&str> = text
+            .lines()
+            .map(str::trim_end)
+            .filter(|l| !l.is_empty())
+            .collect();
+        if lines.is_empty() {
+            return write!(f, "(its console was silent)");
+        }
+        write!(f, "its console ended with")?;
+        for line in &lines[lines.len().saturating_sub(40)..] {
+            write!(f, "\n    {line}")?;
+        }
+        Ok(())
+    }
+}

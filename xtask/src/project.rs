@@ -1,0 +1,38 @@
+//! Where things are: the workspace, and the cache outside it.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+/// Directory of this project below the user's cache directory.
+const CACHE_NAME: &str = "rdma-softroce-guest";
+
+/// Root of the workspace.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask is a member of the workspace")
+}
+
+/// Where kernels are kept: `$XDG_CACHE_HOME` or `~/.cache`, so that `cargo clean` and a second
+/// clone do not cost a download.
+pub(crate) fn cache() -> anyhow::Result<PathBuf> {
+    let absolute = |name: &str| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
+    let base = absolute("XDG_CACHE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
+        .context("no place for the cache: neither XDG_CACHE_HOME nor HOME is an absolute path")?;
+    Ok(base.join(CACHE_NAME))
+}
+
+/// Cargo's target directory for this workspace.
+pub(crate) fn target() -> PathBuf {
+    match env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}

@@ -1,0 +1,147 @@
+//! Running a command where the kernel's Soft-RoCE device is: here or in the guest.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use xshell::Shell;
+
+use crate::guest::job::{Job, Links};
+use crate::guest::kernel::Kernel;
+use crate::guest::{Ended, Guest};
+use crate::limit::{Group, TIMED_OUT, exit_code};
+use crate::soft_roce::device;
+use crate::{environment, packages};
+
+/// MTU of the guest's network devices: the smallest that carries RoCE's largest path MTU, 4096.
+const MTU: u32 = 4200;
+
+/// What a command needs of the machine that it runs on.
+#[derive(Clone, Debug)]
+pub(crate) struct Requirements {
+    /// Never this machine.
+    pub(crate) guest: bool,
+    /// Links of the guest.
+    pub(crate) links: Links,
+    /// Kernel modules besides those of Soft-RoCE.
+    pub(crate) modules: Vec<String>,
+    /// MTU of the guest's network devices.
+    pub(crate) mtu: u32,
+    /// How long the command may run.
+    pub(crate) limit: Option<Duration>,
+    /// The guest's processors.
+    pub(crate) cpus: u32,
+    /// The guest's memory in MiB.
+    pub(crate) memory: u32,
+    /// Directories that the guest may write to.
+    pub(crate) shares: Vec<PathBuf>,
+}
+
+impl Default for Requirements {
+    fn default() -> Self {
+        let here = thread::available_parallelism().map_or(1, |count| count.get().min(8) as u32);
+        Self {
+            guest: false,
+            links: Links::Dummy,
+            modules: Vec::new(),
+            mtu: MTU,
+            limit: Some(Duration::from_secs(3600)),
+            // Both sides of a connection poll while the kernel needs a processor too.
+            cpus: here.max(2),
+            memory: 2048,
+            shares: Vec::new(),
+        }
+    }
+}
+
+/// Runs `command` in the current directory with the caller's environment, and returns its exit
+/// status.
+pub(crate) fn run(
+    shell: &Shell,
+    requirements: &Requirements,
+    command: Vec<OsString>,
+) -> anyhow::Result<u8> {
+    ensure!(!command.is_empty(), "no command: put it behind `--`");
+    let here = device::list();
+    let enough = match requirements.links {
+        Links::Dummy => !here.is_empty(),
+        Links::None | Links::Veth => false,
+    };
+    if !requirements.guest && enough && requirements.modules.is_empty() {
+        run_here(&here[0].name, command, requirements.limit)
+    } else {
+        run_in_guest(shell, requirements, command)
+    }
+}
+
+fn run_here(device: &str, command: Vec<OsString>, limit: Option<Duration>) -> anyhow::Result<u8> {
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    eprintln!("$ {}={device} {}", environment::DEVICE, words.join(" "));
+    let mut child = Command::new(&command[0]);
+    child.args(&command[1..]).stdin(Stdio::null());
+    child.env_clear().envs(environment::with_device(device));
+    let group = match Group::spawn(&mut child) {
+        Ok(group) => group,
+        Err(error) => {
+            eprintln!("{}: {error}", words[0]);
+            return Ok(if error.kind() == std::io::ErrorKind::NotFound {
+                127
+            } else {
+                126
+            });
+        }
+    };
+    match group.wait(limit)? {
+        Some(status) => Ok(exit_code(status)),
+        None => Ok(timed_out(limit)),
+    }
+}
+
+fn run_in_guest(
+    shell: &Shell,
+    requirements: &Requirements,
+    command: Vec<OsString>,
+) -> anyhow::Result<u8> {
+    packages::install(shell, packages::GUEST)?;
+    let shares = requirements
+        .shares
+        .iter()
+        .map(|dir| shared(dir))
+        .collect::<Result<_, _>>()?;
+    let job = Job {
+        command,
+        directory: env::current_dir()?,
+        environment: environment::with_device("rxe_0"),
+        links: requirements.links,
+        mtu: requirements.mtu,
+        shares,
+    };
+    let guest = Guest {
+        kernel: Kernel::prepare(shell)?,
+        cpus: requirements.cpus,
+        memory: requirements.memory,
+        modules: requirements.modules.clone(),
+        limit: requirements.limit,
+    };
+    match guest.run(shell, &job)? {
+        Ended::Exit(status) => Ok(status),
+        Ended::TimedOut => Ok(timed_out(requirements.limit)),
+    }
+}
+
+fn timed_out(limit: Option<Duration>) -> u8 {
+    eprintln!(
+        "stopped: the command was still running after {} s",
+        limit.unwrap_or_default().as_secs()
+    );
+    TIMED_OUT
+}
+
+fn shared(directory: &Path) -> anyhow::Result<PathBuf> {
+    let absolute = directory.canonicalize();
+    absolute.with_context(|| format!("sharing the directory {}", directory.display()))
+}

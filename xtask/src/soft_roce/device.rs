@@ -1,0 +1,70 @@
+//! The RDMA devices of this machine, as sysfs shows them.
+
+use std::fs;
+use std::path::Path;
+
+/// Where the kernel lists RDMA devices.
+const DEVICES: &str = "/sys/class/infiniband";
+
+/// A Soft-RoCE device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Device {
+    /// Its name, such as `rxe_0`.
+    pub(crate) name: String,
+    /// The network device that it is on.
+    pub(crate) netdev: String,
+}
+
+/// The Soft-RoCE devices of this machine, by name.
+pub(crate) fn list() -> Vec<Device> {
+    list_in(Path::new(DEVICES))
+}
+
+fn list_in(devices: &Path) -> Vec<Device> {
+    let Ok(entries) = fs::read_dir(devices) else {
+        return Vec::new();
+    };
+    let mut found: Vec<Device> = entries
+        .flatten()
+        .filter_map(|entry| {
+            // Of all drivers only this one has the attribute; it names the network device.
+            let netdev = fs::read_to_string(entry.path().join("parent")).ok()?;
+            let name = entry.file_name().into_string().ok()?;
+            Some(Device {
+                name,
+                netdev: netdev.trim().to_owned(),
+            })
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{Device, list_in};
+
+    #[test]
+    fn a_device_with_a_parent_is_soft_roce() {
+        let devices = std::env::temp_dir().join(format!("xtask-devices-{}", std::process::id()));
+        for name in ["mlx5_0", "rxe_1", "rxe_0"] {
+            fs::create_dir_all(devices.join(name)).unwrap();
+        }
+        fs::write(devices.join("rxe_0/parent"), "eth0\n").unwrap();
+        fs::write(devices.join("rxe_1/parent"), "eth1\n").unwrap();
+        let found = list_in(&devices);
+        fs::remove_dir_all(&devices).unwrap();
+        let device = |name: &str, netdev: &str| Device {
+            name: name.into(),
+            netdev: netdev.into(),
+        };
+        assert_eq!(found, [device("rxe_0", "eth0"), device("rxe_1", "eth1")]);
+    }
+
+    #[test]
+    fn no_rdma_is_no_device() {
+        assert_eq!(list_in("/nonexistent".as_ref()), []);
+    }
+}

@@ -1,0 +1,3 @@
+//! The kernel's Soft-RoCE on this machine.
+
+pub(crate) mod device;

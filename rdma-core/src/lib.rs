@@ -1,1 +1,108 @@
-//! rdma-core
+//! Safe, synchronous RDMA.
+//!
+//! Every verbs object is an owned value that keeps its parents alive, so that nothing is destroyed
+//! too early and no lifetimes are in the way:
+//!
+//! ```text
+//! Device -> Context -> ProtectionDomain -> Buffer, ExposedMemory
+//!              |              |
+//!              |              +----------> PreparedQueuePair -> QueuePair -> SendQueue, ReceiveQueue
+//!              +-> CompletionChannel, CompletionQueue
+//! ```
+//!
+//! # What it does
+//!
+//! - Objects are made by their parents and destroyed when the last handle is dropped, in an order
+//!   that works whatever the order of the drops.
+//! - Posting takes the memory by value and completing gives it back, so that safe code cannot look
+//!   at memory that the device is writing, nor free it: [`memory`] has the rules.
+//! - Ports and GIDs are chosen, with the reason logged, unless the program says which:
+//!   [`Context::address`].
+//! - Errors name the verb, the object, the `errno` and what to do.
+//! - No allocation, hash or lock of this crate for an operation; everything is [`Send`], and `Sync`
+//!   where the verbs are.
+//!
+//! # What it does not do
+//!
+//! It knows no runtime, spawns no thread and waits for nothing but in [`CompletionChannel::wait`].
+//!
+//! # Example
+//!
+//! Two queue pairs of one process, and eight bytes from one to the other:
+//!
+//! ```no_run
+//! use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest, WorkCompletion};
+//!
+//! let context = Context::open_default()?;
+//! let domain = context.protection_domain()?;
+//! let (left, right) = (domain.queue_pair().build()?, domain.queue_pair().build()?);
+//! let (to_right, to_left) = (right.endpoint(), left.endpoint());
+//! let options = ConnectOptions::default();
+//! let (left, _right) = (left.connect(&to_right, &options)?, right.connect(&to_left, &options)?);
+//!
+//! let target = domain.allocate(8)?.expose(AccessFlags::REMOTE_WRITE).map_err(|(_, error)| error)?;
+//! let mut source = domain.allocate(8)?;
+//! source.copy_from_slice(b"verbatim");
+//!
+//! let mut queue = left.send_queue();
+//! queue.post(SendRequest::write(source, target.remote())).map_err(|refused| refused.error)?;
+//! let mut room = [WorkCompletion::default()];
+//! let source = loop {
+//!     if let [completion] = left.send_completions().poll(&mut room)? {
+//!         completion.result()?;
+//!         break queue.complete(completion).next();
+//!     }
+//! };
+//! let target = target.revoke().map_err(|(_, error)| error)?;
+//! assert_eq!(source.as_deref(), Some(&*target));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Trust
+//!
+//! Everything here is sound against any peer: what peers can write is never a Rust slice, and what
+//! is a slice no device is writing. It relies on the device and its driver to do what verbs promise,
+//! above all not to touch memory after its deregistration or its queue pair's destruction.
+//!
+//! # Environment
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `RDMA_DEVICE` | the device, and perhaps port, of [`Context::open_default`]: see [`DeviceSelector`] |
+//! | `RDMA_GID_INDEX` | the GID index where the program names none: a number, or `auto` |
+
+#![deny(unsafe_code)]
+
+pub mod completion;
+mod context;
+pub mod device;
+mod error;
+#[allow(
+    unsafe_code,
+    reason = "the one place that calls verbs and owns what devices touch"
+)]
+mod ffi;
+pub mod memory;
+mod protection_domain;
+pub mod queue_pair;
+
+pub use completion::{
+    CompletionChannel, CompletionQueue, CompletionQueueId, WorkCompletion, WorkError, WorkOpcode,
+    WorkStatus,
+};
+pub use context::Context;
+pub use device::{
+    AddressChoice, Device, DeviceAttributes, DeviceSelector, Gid, GidEntry, GidType, LinkLayer,
+    LocalAddress, Mtu, PortAttributes, PortState, devices,
+};
+pub use error::{Errno, Error, Result};
+pub use memory::{
+    AccessFlags, Buffer, Claim, ExposedMemory, FrozenBuffer, Gather, Part, ReadClaim, RemoteMemory,
+    Scatter, SharedBuffer, WriteClaim,
+};
+pub use protection_domain::ProtectionDomain;
+pub use queue_pair::{
+    ConcurrentReceiveQueue, ConcurrentSendQueue, ConnectOptions, Endpoint, PostError,
+    PreparedQueuePair, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, SendQueue,
+    SendRequest,
+};

@@ -1,0 +1,165 @@
+//! Completion queues.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{CompletionChannel, WorkCompletion};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::ffi::CompletionQueueHandle;
+
+/// Tells completion queues of this process apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CompletionQueueId(pub(crate) u64);
+
+/// A queue of completions, shared by any number of queue pairs; clones are the same queue.
+///
+/// Make it large enough for every request that can be outstanding at once: when it overflows, its
+/// queue pairs fail.
+#[doc(alias = "ibv_cq")]
+#[derive(Debug, Clone)]
+pub struct CompletionQueue {
+    handle: Arc<CompletionQueueHandle>,
+    id: CompletionQueueId,
+}
+
+/// Settings of a completion queue to be, from [`Context::completion_queue`].
+#[derive(Debug, Clone)]
+#[must_use = "a builder makes nothing until `build`"]
+pub struct CompletionQueueBuilder {
+    context: Context,
+    entries: u32,
+    channel: Option<CompletionChannel>,
+    vector: u32,
+}
+
+impl CompletionQueueBuilder {
+    pub(crate) fn new(context: Context, entries: u32) -> Self {
+        Self {
+            context,
+            entries,
+            channel: None,
+            vector: 0,
+        }
+    }
+
+    /// Announces completions on this channel.
+    pub fn channel(mut self, channel: &CompletionChannel) -> Self {
+        self.channel = Some(channel.clone());
+        self
+    }
+
+    /// Which of the device's completion vectors (interrupts) announces. Default 0.
+    pub fn vector(mut self, vector: u32) -> Self {
+        self.vector = vector;
+        self
+    }
+
+    /// Creates the queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for 0 entries or a channel of another device, and the verb's, for
+    /// example when the device cannot hold so many entries.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn build(self) -> Result<CompletionQueue> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let what = "completion queue";
+        if self.entries == 0 {
+            return Err(Error::invalid(what, "it needs at least one entry"));
+        }
+        let handle = Arc::clone(self.context.handle());
+        let channel = self.channel.map(|channel| Arc::clone(channel.handle()));
+        if channel
+            .as_ref()
+            .is_some_and(|channel| !Arc::ptr_eq(channel.context(), &handle))
+        {
+            return Err(Error::invalid(
+                what,
+                "the completion channel is of another context",
+            ));
+        }
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let handle = CompletionQueueHandle::create(handle, self.entries, channel, self.vector, id)?;
+        Ok(CompletionQueue {
+            handle: Arc::new(handle),
+            id: CompletionQueueId(id),
+        })
+    }
+}
+
+impl CompletionQueue {
+    pub(crate) fn handle(&self) -> &Arc<CompletionQueueHandle> {
+        &self.handle
+    }
+
+    /// What its channel's announcements name it.
+    pub fn id(&self) -> CompletionQueueId {
+        self.id
+    }
+
+    /// How many completions it has room for, at least what was asked for.
+    pub fn capacity(&self) -> usize {
+        self.handle.capacity()
+    }
+
+    /// Takes up to `room.len()` completions, without waiting; none is an empty slice.
+    ///
+    /// ```no_run
+    /// # fn example(queue: rdma_core::CompletionQueue) -> rdma_core::Result<()> {
+    /// let mut room = [rdma_core::WorkCompletion::default(); 16];
+    /// for completion in queue.poll(&mut room)? {
+    ///     println!("{:?}", completion.status());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The verb's, when the queue or the device has failed.
+    #[inline]
+    #[doc(alias = "ibv_poll_cq")]
+    pub fn poll<'a>(&self, room: &'a mut [WorkCompletion]) -> Result<&'a [WorkCompletion]> {
+        let count = self.handle.poll(room)?;
+        Ok(&room[..count])
+    }
+
+    /// Asks for one announcement on the channel, at the next completion.
+    ///
+    /// Completions that came before are not announced: poll once more after this.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] without a channel, and the verb's.
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn request_notification(&self) -> Result<()> {
+        self.arm(false)
+    }
+
+    /// Like [`Self::request_notification`], at the next completion of a receive whose sender marked
+    /// it solicited, or of a failure.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::request_notification`].
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn request_solicited_notification(&self) -> Result<()> {
+        self.arm(true)
+    }
+
+    fn arm(&self, solicited_only: bool) -> Result<()> {
+        if self.handle.channel().is_none() {
+            return Err(Error::invalid(
+                "notification",
+                "the completion queue has no channel",
+            ));
+        }
+        self.handle.request_notification(solicited_only)
+    }
+
+    /// The C object, valid for as long as this queue.
+    pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_cq {
+        self.handle.as_raw()
+    }
+}

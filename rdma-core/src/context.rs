@@ -1,0 +1,241 @@
+//! An open device.
+
+#![forbid(unsafe_code)]
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use crate::completion::{CompletionChannel, CompletionQueueBuilder};
+use crate::device::{
+    AddressChoice, Device, DeviceAttributes, DeviceSelector, Gid, GidEntry, GidType, LocalAddress,
+    PortAttributes, devices,
+};
+use crate::error::{Error, Result};
+use crate::ffi::{ContextHandle, gid_bytes};
+use crate::protection_domain::ProtectionDomain;
+
+/// An open device; clones are the same one, and everything made from it keeps it open.
+#[doc(alias = "ibv_context")]
+#[derive(Debug, Clone)]
+pub struct Context {
+    handle: Arc<ContextHandle>,
+    /// The port that the device's selector named.
+    preferred_port: Option<u8>,
+}
+
+impl Context {
+    pub(crate) fn from_device(device: &Device) -> Result<Self> {
+        let handle = ContextHandle::open(device.handle())?;
+        Ok(Self {
+            handle: Arc::new(handle),
+            preferred_port: None,
+        })
+    }
+
+    /// Opens the device of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownDevice`] with the names that exist, and the verb's.
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(name: &str) -> Result<Self> {
+        let devices = devices()?;
+        match devices.iter().find(|device| device.name() == name) {
+            Some(device) => device.open(),
+            None => Err(Error::UnknownDevice {
+                name: name.to_owned(),
+                available: devices.iter().map(Device::name).collect(),
+            }),
+        }
+    }
+
+    /// Opens the device that `RDMA_DEVICE` selects, or the first with a usable port.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoDevice`] without any, [`Error::UnknownDevice`] if the selector matches none, and,
+    /// if no device is usable, what the first one lacks.
+    pub fn open_default() -> Result<Self> {
+        match DeviceSelector::from_environment()? {
+            Some(selector) => Self::open_selected(&selector),
+            None => Self::first_usable(devices()?.iter().map(|device| (device, None))),
+        }
+    }
+
+    /// Opens the first usable device that the selector means.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open_default`].
+    pub fn open_selected(selector: &DeviceSelector) -> Result<Self> {
+        let devices = devices()?;
+        let meant = devices
+            .iter()
+            .filter_map(|device| Some((device, selector.matches(&device.name())?)));
+        match Self::first_usable(meant) {
+            Err(Error::NoDevice) if !devices.is_empty() => Err(Error::UnknownDevice {
+                name: selector.as_str().to_owned(),
+                available: devices.iter().map(Device::name).collect(),
+            }),
+            outcome => outcome,
+        }
+    }
+
+    fn first_usable<'a>(devices: impl Iterator<Item = (&'a Device, Option<u8>)>) -> Result<Self> {
+        let mut failure = Error::NoDevice;
+        for (device, port) in devices {
+            let usable = device.open().and_then(|context| {
+                let context = Self {
+                    preferred_port: port,
+                    ..context
+                };
+                context.address(AddressChoice::default())?;
+                Ok(context)
+            });
+            match usable {
+                Ok(context) => {
+                    tracing::debug!(device = %context.name(), "chosen");
+                    return Ok(context);
+                }
+                Err(error) if failure == Error::NoDevice => failure = error,
+                Err(_) => {}
+            }
+        }
+        Err(failure)
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<ContextHandle> {
+        &self.handle
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
+    /// The device that this is open on.
+    pub fn device(&self) -> Device {
+        Device::from_handle(self.handle.device().clone())
+    }
+
+    /// What the device can do.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    #[doc(alias = "ibv_query_device")]
+    pub fn attributes(&self) -> Result<DeviceAttributes> {
+        self.handle.query_device().map(DeviceAttributes::new)
+    }
+
+    /// What a port is and does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`] if there is none of this number, and the verb's.
+    #[doc(alias = "ibv_query_port")]
+    pub fn port(&self, number: u8) -> Result<PortAttributes> {
+        let ports = self.attributes()?.ports();
+        if number == 0 || number > ports {
+            return Err(Error::UnknownPort {
+                device: self.name().to_owned(),
+                port: number,
+                ports,
+            });
+        }
+        Ok(PortAttributes::new(number, self.handle.query_port(number)?))
+    }
+
+    /// Every port.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    pub fn ports(&self) -> Result<Vec<PortAttributes>> {
+        (1..=self.attributes()?.ports())
+            .map(|number| self.port(number))
+            .collect()
+    }
+
+    /// The valid entries of all ports' GID tables.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    #[doc(alias = "ibv_query_gid_table")]
+    #[doc(alias = "ibv_query_gid_ex")]
+    pub fn gids(&self) -> Result<Vec<GidEntry>> {
+        let room = self
+            .ports()?
+            .iter()
+            .map(PortAttributes::gid_table_len)
+            .sum();
+        let entries = self.handle.query_gid_table(room)?;
+        let entry = |raw: &ibverbs_sys::ibv_gid_entry| GidEntry {
+            index: raw.gid_index,
+            port: u8::try_from(raw.port_num).unwrap_or(0),
+            gid: Gid(gid_bytes(&raw.gid)),
+            kind: GidType::from_raw(raw.gid_type),
+            interface: raw.ndev_ifindex,
+        };
+        Ok(entries.iter().map(entry).collect())
+    }
+
+    /// The port and GID to use: what `choice` and the variable `RDMA_GID_INDEX` leave open is
+    /// decided by the rule of [`AddressChoice`], and logged with its reason.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`], [`Error::UnknownGidIndex`], [`Error::NoUsablePort`], and the verbs'.
+    pub fn address(&self, choice: AddressChoice) -> Result<LocalAddress> {
+        let mut choice = choice.or_environment()?;
+        choice.port = choice.port.or(self.preferred_port);
+        let address = choice.choose(self.name(), &self.ports()?, &self.gids()?)?;
+        tracing::info!(
+            device = %self.name(),
+            port = address.port,
+            gid_index = address.gid_index,
+            gid = %address.gid,
+            mtu = %address.mtu,
+            reason = address.reason,
+            "address chosen"
+        );
+        Ok(address)
+    }
+
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn protection_domain(&self) -> Result<ProtectionDomain> {
+        ProtectionDomain::new(self)
+    }
+
+    /// Makes a completion channel.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn completion_channel(&self) -> Result<CompletionChannel> {
+        CompletionChannel::new(self)
+    }
+
+    /// Begins a completion queue with room for at least `entries` completions.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn completion_queue(&self, entries: u32) -> CompletionQueueBuilder {
+        CompletionQueueBuilder::new(self.clone(), entries)
+    }
+
+    /// The descriptor on which the device's asynchronous events arrive.
+    pub fn async_fd(&self) -> RawFd {
+        self.handle.async_fd()
+    }
+
+    /// The C object, valid for as long as this context.
+    pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_context {
+        self.handle.as_raw()
+    }
+}

@@ -1,0 +1,335 @@
+//! Which port and GID to use.
+
+use std::fmt;
+
+use super::{Gid, GidEntry, GidType, LinkLayer, Mtu, PortAttributes, PortState};
+use crate::error::{Error, Result};
+
+/// Where a queue pair is on the network: a port and, of its GIDs, one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LocalAddress {
+    /// The port's number.
+    pub port: u8,
+    /// The place of the GID in the port's table.
+    pub gid_index: u32,
+    /// The GID.
+    pub gid: Gid,
+    /// What the GID is used with; `None` on InfiniBand without a GID.
+    pub kind: Option<GidType>,
+    /// The port's LID; 0 on Ethernet.
+    pub lid: u16,
+    /// What the link is.
+    pub link_layer: LinkLayer,
+    /// The largest path MTU that the port carries now.
+    pub mtu: Mtu,
+    /// Why this one, in words.
+    pub reason: &'static str,
+}
+
+impl fmt::Display for LocalAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "port {}, GID index {} ({}), {}",
+            self.port, self.gid_index, self.gid, self.reason
+        )
+    }
+}
+
+/// What the choice of a [`LocalAddress`] is told; what it is not told, it decides.
+///
+/// The rule: an active port; on Ethernet a GID of RoCE v2, an IPv4-mapped one first, then a global
+/// IPv6 one, then a link-local one, then one of RoCE v1; on InfiniBand GID index 0 and the LID.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AddressChoice {
+    /// This port and no other.
+    pub port: Option<u8>,
+    /// This index of the port's GID table and no other.
+    pub gid_index: Option<u32>,
+}
+
+impl AddressChoice {
+    /// The variable that sets the GID index where the program does not: a number, or `auto`.
+    pub const GID_INDEX_VARIABLE: &'static str = "RDMA_GID_INDEX";
+
+    /// Fills in what the environment says and the program did not: the GID index.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the variable holds neither a number nor `auto`.
+    pub fn or_environment(self) -> Result<Self> {
+        if self.gid_index.is_some() {
+            return Ok(self);
+        }
+        match std::env::var(Self::GID_INDEX_VARIABLE).as_deref() {
+            Err(_) | Ok("" | "auto") => Ok(self),
+            Ok(text) => match text.parse() {
+                Ok(index) => Ok(Self {
+                    gid_index: Some(index),
+                    ..self
+                }),
+                Err(_) => {
+                    let reason = format!("{text:?} is neither a number nor `auto`");
+                    Err(Error::invalid(Self::GID_INDEX_VARIABLE, reason))
+                }
+            },
+        }
+    }
+
+    /// Chooses among a device's ports and the valid entries of their GID tables.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`] or [`Error::UnknownGidIndex`] for what was asked for and is not
+    /// there, [`Error::NoUsablePort`] with what each port lacks.
+    pub fn choose(
+        self,
+        device: &str,
+        ports: &[PortAttributes],
+        gids: &[GidEntry],
+    ) -> Result<LocalAddress> {
+        let wanted = match self.port {
+            None => ports,
+            Some(number) => match ports.iter().position(|port| port.number() == number) {
+                Some(at) => &ports[at..=at],
+                None => {
+                    let ports = u8::try_from(ports.len()).unwrap_or(u8::MAX);
+                    return Err(Error::UnknownPort {
+                        device: device.to_owned(),
+                        port: number,
+                        ports,
+                    });
+                }
+            },
+        };
+        let mut best: Option<(u8, LocalAddress)> = None;
+        let mut lacking = Vec::new();
+        let mut first_error = None;
+        for port in wanted {
+            match self.choose_on(device, port, gids) {
+                Ok(found) => {
+                    if best.as_ref().is_none_or(|(rank, _)| found.0 < *rank) {
+                        best = Some(found);
+                    }
+                }
+                Err(Error::NoUsablePort { reason, .. }) => lacking.push(reason),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        match (best, first_error) {
+            (Some((_, address)), _) => Ok(address),
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(Error::NoUsablePort {
+                device: device.to_owned(),
+                reason: if lacking.is_empty() {
+                    "it has no port".into()
+                } else {
+                    lacking.join("; ")
+                },
+            }),
+        }
+    }
+
+    /// The best address of one port, with its rank: lower is better.
+    fn choose_on(
+        self,
+        device: &str,
+        port: &PortAttributes,
+        gids: &[GidEntry],
+    ) -> Result<(u8, LocalAddress)> {
+        let number = port.number();
+        let unusable = |reason: String| Error::NoUsablePort {
+            device: device.to_owned(),
+            reason,
+        };
+        if port.state() != PortState::Active {
+            return Err(unusable(format!("port {number} is {}", port.state())));
+        }
+        let Some(mtu) = port.active_mtu() else {
+            return Err(unusable(format!("port {number} has no MTU")));
+        };
+        let mut own: Vec<&GidEntry> = gids
+            .iter()
+            .filter(|entry| entry.port == number && !entry.gid.is_zero())
+            .collect();
+        if let Some(index) = self.gid_index {
+            let valid = own.iter().map(ToString::to_string).collect();
+            own.retain(|entry| entry.index == index);
+            if own.is_empty() {
+                let device = device.to_owned();
+                return Err(Error::UnknownGidIndex {
+                    device,
+                    port: number,
+                    index,
+                    valid,
+                });
+            }
+        }
+        let address = |entry: Option<&GidEntry>, reason| LocalAddress {
+            port: number,
+            gid_index: entry.map_or(0, |entry| entry.index),
+            gid: entry.map_or_else(Gid::default, |entry| entry.gid),
+            kind: entry.map(|entry| entry.kind),
+            lid: port.lid(),
+            link_layer: port.link_layer(),
+            mtu,
+            reason,
+        };
+        let ranked = own.iter().map(|entry| (rank(entry), *entry));
+        let best = ranked.min_by_key(|((rank, _), entry)| (*rank, entry.index));
+        match best {
+            Some((_, entry)) if self.gid_index.is_some() => {
+                Ok((0, address(Some(entry), "the index that was asked for")))
+            }
+            Some(((rank, reason), entry)) => Ok((rank, address(Some(entry), reason))),
+            None if port.link_layer() != LinkLayer::Ethernet && port.lid() != 0 => {
+                Ok((0, address(None, "InfiniBand, by LID")))
+            }
+            None => Err(unusable(format!(
+                "port {number} has no GID: its network interface needs an address"
+            ))),
+        }
+    }
+}
+
+fn rank(entry: &GidEntry) -> (u8, &'static str) {
+    match entry.kind {
+        GidType::InfiniBand => (0, "InfiniBand"),
+        GidType::RoceV2 if entry.gid.to_ipv4().is_some() => (1, "RoCE v2, IPv4"),
+        GidType::RoceV2 if !entry.gid.is_link_local() => (2, "RoCE v2, IPv6"),
+        GidType::RoceV2 => (3, "RoCE v2, link-local, as there is no other"),
+        GidType::RoceV1 => (4, "RoCE v1, as there is no RoCE v2"),
+        GidType::Unknown(_) => (5, "of an unknown type, as there is no other"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv6Addr};
+
+    use ibverbs_sys as sys;
+
+    use super::*;
+    use crate::ffi::empty_port;
+
+    fn port(number: u8, state: sys::ibv_port_state, link_layer: u32, lid: u16) -> PortAttributes {
+        let mut raw = empty_port();
+        raw.state = state;
+        raw.active_mtu = sys::ibv_mtu::IBV_MTU_1024;
+        raw.link_layer = link_layer as u8;
+        raw.lid = lid;
+        PortAttributes::new(number, raw)
+    }
+
+    fn active(number: u8) -> PortAttributes {
+        port(
+            number,
+            sys::ibv_port_state::IBV_PORT_ACTIVE,
+            sys::IBV_LINK_LAYER_ETHERNET,
+            0,
+        )
+    }
+
+    fn gid(port: u8, index: u32, address: &str, kind: GidType) -> GidEntry {
+        let gid = Gid::from(address.parse::<IpAddr>().unwrap());
+        GidEntry {
+            index,
+            port,
+            gid,
+            kind,
+            interface: 2,
+        }
+    }
+
+    fn table() -> Vec<GidEntry> {
+        vec![
+            gid(1, 0, "fe80::1", GidType::RoceV2),
+            gid(1, 1, "10.0.0.1", GidType::RoceV1),
+            gid(1, 2, "2001:db8::1", GidType::RoceV2),
+            gid(1, 3, "10.0.0.1", GidType::RoceV2),
+            gid(1, 4, "10.0.0.2", GidType::RoceV2),
+        ]
+    }
+
+    fn chosen(choice: AddressChoice, gids: &[GidEntry]) -> u32 {
+        choice.choose("dev", &[active(1)], gids).unwrap().gid_index
+    }
+
+    #[test]
+    fn ipv4_before_ipv6_before_link_local_before_v1() {
+        let mut gids = table();
+        let auto = AddressChoice::default();
+        for expected in [3, 4, 2, 0, 1] {
+            assert_eq!(chosen(auto, &gids), expected);
+            gids.retain(|entry| entry.index != expected);
+        }
+        assert!(matches!(
+            auto.choose("dev", &[active(1)], &gids),
+            Err(Error::NoUsablePort { .. })
+        ));
+    }
+
+    #[test]
+    fn what_is_asked_for_is_taken_or_refused_with_what_there_is() {
+        let ask = |index| AddressChoice {
+            gid_index: Some(index),
+            port: None,
+        };
+        assert_eq!(chosen(ask(2), &table()), 2);
+        let error = ask(9).choose("dev", &[active(1)], &table()).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("index 9") && text.contains("3 (::ffff:10.0.0.1, RoCE v2)"),
+            "{text}"
+        );
+        let error = AddressChoice {
+            port: Some(3),
+            gid_index: None,
+        }
+        .choose("dev", &[active(1)], &table())
+        .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "device dev has no port 3; its ports are 1 to 1"
+        );
+    }
+
+    #[test]
+    fn a_port_that_is_down_is_passed_over_or_named() {
+        let down = port(
+            1,
+            sys::ibv_port_state::IBV_PORT_DOWN,
+            sys::IBV_LINK_LAYER_ETHERNET,
+            0,
+        );
+        let mut gids = table();
+        gids.push(gid(2, 0, "10.0.1.1", GidType::RoceV2));
+        let found = AddressChoice::default()
+            .choose("dev", &[down, active(2)], &gids)
+            .unwrap();
+        assert_eq!((found.port, found.gid_index), (2, 0));
+        let error = AddressChoice::default()
+            .choose("dev", &[down], &gids)
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "device dev has no usable port: port 1 is down"
+        );
+    }
+
+    #[test]
+    fn infiniband_needs_no_gid() {
+        let state = sys::ibv_port_state::IBV_PORT_ACTIVE;
+        let port = port(1, state, sys::IBV_LINK_LAYER_INFINIBAND, 7);
+        let found = AddressChoice::default()
+            .choose("dev", &[port], &[])
+            .unwrap();
+        assert_eq!((found.lid, found.gid_index), (7, 0));
+        let zero = gid(1, 0, &Ipv6Addr::UNSPECIFIED.to_string(), GidType::RoceV2);
+        let error = AddressChoice::default()
+            .choose("dev", &[active(1)], &[zero])
+            .unwrap_err();
+        assert!(error.to_string().contains("has no GID"), "{error}");
+    }
+}

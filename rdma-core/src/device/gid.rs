@@ -1,0 +1,135 @@
+//! Global identifiers.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A global identifier: 128 bits that name a port. RoCE v2 puts the port's IP address there, an
+/// IPv4 address in its IPv6-mapped form.
+#[doc(alias = "ibv_gid")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// It written as an IPv6 address.
+    pub fn to_ipv6(self) -> Ipv6Addr {
+        Ipv6Addr::from(self.0)
+    }
+
+    /// The IPv4 address mapped into it, if it is one.
+    pub fn to_ipv4(self) -> Option<Ipv4Addr> {
+        self.to_ipv6().to_ipv4_mapped()
+    }
+
+    /// The IP address that RoCE v2 uses with it.
+    pub fn to_ip(self) -> IpAddr {
+        self.to_ipv4()
+            .map_or_else(|| self.to_ipv6().into(), IpAddr::from)
+    }
+
+    /// Whether no bit is set: an empty table entry.
+    pub fn is_zero(self) -> bool {
+        self.0 == [0; 16]
+    }
+
+    /// Whether it is a link-local address, `fe80::/10`.
+    pub fn is_link_local(self) -> bool {
+        self.to_ipv6().is_unicast_link_local()
+    }
+}
+
+impl From<IpAddr> for Gid {
+    fn from(address: IpAddr) -> Self {
+        Self(match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        })
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_ipv6().fmt(f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a GID is used with (`ibv_gid_type`).
+#[doc(alias = "ibv_gid_type")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GidType {
+    /// InfiniBand.
+    InfiniBand,
+    /// RoCE v1, InfiniBand's transport in Ethernet frames.
+    RoceV1,
+    /// RoCE v2, InfiniBand's transport in UDP.
+    RoceV2,
+    /// A value that this crate does not know.
+    Unknown(u32),
+}
+
+impl GidType {
+    pub(crate) fn from_raw(value: u32) -> Self {
+        use ibverbs_sys::ibv_gid_type as raw;
+        match raw(value as _) {
+            raw::IBV_GID_TYPE_IB => Self::InfiniBand,
+            raw::IBV_GID_TYPE_ROCE_V1 => Self::RoceV1,
+            raw::IBV_GID_TYPE_ROCE_V2 => Self::RoceV2,
+            _ => Self::Unknown(value),
+        }
+    }
+}
+
+impl fmt::Display for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InfiniBand => f.write_str("InfiniBand"),
+            Self::RoceV1 => f.write_str("RoCE v1"),
+            Self::RoceV2 => f.write_str("RoCE v2"),
+            Self::Unknown(value) => write!(f, "GID type {value}"),
+        }
+    }
+}
+
+/// One entry of a port's GID table.
+#[doc(alias = "ibv_gid_entry")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GidEntry {
+    /// Its place in the table.
+    pub index: u32,
+    /// The port whose table it is in.
+    pub port: u8,
+    /// The identifier.
+    pub gid: Gid,
+    /// What it is used with.
+    pub kind: GidType,
+    /// The index of the network interface behind it, 0 for none.
+    pub interface: u32,
+}
+
+impl fmt::Display for GidEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {})", self.index, self.gid, self.kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_addresses_are_found() {
+        let gid = Gid::from(IpAddr::from([10, 77, 0, 1]));
+        assert_eq!(gid.to_ipv4(), Some(Ipv4Addr::new(10, 77, 0, 1)));
+        assert_eq!(gid.to_string(), "::ffff:10.77.0.1");
+        let link_local = Gid::from(IpAddr::from("fe80::1".parse::<Ipv6Addr>().unwrap()));
+        assert!(link_local.is_link_local() && link_local.to_ipv4().is_none());
+        assert!(Gid::default().is_zero());
+    }
+}

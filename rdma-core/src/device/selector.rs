@@ -1,0 +1,143 @@
+//! Which device to use, in words.
+
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// Names devices, and perhaps a port: the syntax of the variable `RDMA_DEVICE`.
+///
+/// A comma-separated list of `name` or `name:port`. A name stands for every device that begins with
+/// it; a leading `=` wants names exactly, a leading `^` everything but the listed.
+///
+/// | text | devices |
+/// |---|---|
+/// | `mlx5` | `mlx5_0`, `mlx5_1`, ... |
+/// | `=mlx5_1:2` | `mlx5_1`, port 2 |
+/// | `^rxe,siw` | every one whose name begins with neither |
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceSelector {
+    text: String,
+    exclude: bool,
+    exact: bool,
+    names: Vec<(String, Option<u8>)>,
+}
+
+impl DeviceSelector {
+    /// The variable that selects the device where the program does not.
+    pub const VARIABLE: &'static str = "RDMA_DEVICE";
+
+    /// The selector in `RDMA_DEVICE`, if it is set and not empty.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if its text is none.
+    pub fn from_environment() -> Result<Option<Self>> {
+        match std::env::var(Self::VARIABLE) {
+            Ok(text) if !text.is_empty() => text.parse().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the device of this name is meant and, if one is named, its port.
+    pub fn matches(&self, device: &str) -> Option<Option<u8>> {
+        let named = self.names.iter().find(|(name, _)| {
+            if self.exact {
+                device == name
+            } else {
+                device.starts_with(name.as_str())
+            }
+        });
+        match (named, self.exclude) {
+            (Some((_, port)), false) => Some(*port),
+            (None, true) => Some(None),
+            _ => None,
+        }
+    }
+
+    /// The text it was made from.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl FromStr for DeviceSelector {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let error = |reason: &str| Error::invalid("device selector", format!("{text:?}: {reason}"));
+        let mut rest = text.trim();
+        let (mut exclude, mut exact) = (false, false);
+        while let Some((mark, tail)) = rest
+            .chars()
+            .next()
+            .filter(|mark| "^=".contains(*mark))
+            .map(|mark| (mark, &rest[1..]))
+        {
+            let flag = if mark == '^' {
+                &mut exclude
+            } else {
+                &mut exact
+            };
+            if std::mem::replace(flag, true) {
+                return Err(error("a mark is given twice"));
+            }
+            rest = tail;
+        }
+        let name = |item: &str| {
+            let (name, port) = match item.split_once(':') {
+                None => (item, None),
+                Some((name, port)) => (
+                    name,
+                    Some(
+                        port.parse()
+                            .map_err(|_| error("a port is a number from 1 to 255"))?,
+                    ),
+                ),
+            };
+            match (name.is_empty(), port) {
+                (true, _) => Err(error("a device's name is empty")),
+                (_, Some(0)) => Err(error("ports begin with 1")),
+                _ => Ok((name.to_owned(), port)),
+            }
+        };
+        let names = rest
+            .split(',')
+            .map(|item| name(item.trim()))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            text: text.to_owned(),
+            exclude,
+            exact,
+            names,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(selector: &str, device: &str) -> Option<Option<u8>> {
+        selector.parse::<DeviceSelector>().unwrap().matches(device)
+    }
+
+    #[test]
+    fn prefixes_exact_names_and_exclusions() {
+        assert_eq!(matches("mlx5", "mlx5_10"), Some(None));
+        assert_eq!(matches("=mlx5_1", "mlx5_10"), None);
+        assert_eq!(matches("=mlx5_1:2", "mlx5_1"), Some(Some(2)));
+        assert_eq!(matches("rxe_0, mlx5:1", "mlx5_3"), Some(Some(1)));
+        assert_eq!(matches("^rxe,siw", "mlx5_0"), Some(None));
+        assert_eq!(matches("^rxe,siw", "siw0"), None);
+        assert_eq!(matches("^=rxe_0", "rxe_01"), Some(None));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in [
+            "", ",", "a,,b", "a:", "a:0", "a:256", "a:x", "==a", "^^a", ":1",
+        ] {
+            assert!(text.parse::<DeviceSelector>().is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! What can go wrong, told so that it can be put right.
+
+use std::fmt;
+use std::io;
+
+/// The result of every fallible operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation on a verbs object failed.
+///
+/// Every variant says which object it was about; [`Error::Verb`] adds the C name of the verb, the
+/// `errno` it gave and, where the usual cause is known, what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A verb returned an error.
+    #[error("{verb} on {object} failed: {errno}{}", hint_text(*hint))]
+    Verb {
+        /// The C name of the verb, for example `ibv_reg_mr`.
+        verb: &'static str,
+        /// What it was called on, for example `device rxe_0`.
+        object: String,
+        /// The error number it gave.
+        errno: Errno,
+        /// The usual cause and what to do, where one is known.
+        hint: Option<&'static str>,
+    },
+
+    /// The system has no RDMA device at all.
+    #[error(
+        "no RDMA device found: load a driver, or set up Soft-RoCE with \
+         `rdma link add rxe_0 type rxe netdev <interface>`"
+    )]
+    NoDevice,
+
+    /// No device has the wanted name.
+    #[error("no RDMA device named {name:?}; available: {}", listed(available))]
+    UnknownDevice {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        available: Vec<String>,
+    },
+
+    /// The device has no port of that number.
+    #[error("device {device} has no port {port}; its ports are 1 to {ports}")]
+    UnknownPort {
+        /// The device's name.
+        device: String,
+        /// The port number asked for.
+        port: u8,
+        /// How many ports the device has.
+        ports: u8,
+    },
+
+    /// The port's GID table has no entry at that index.
+    #[error(
+        "device {device} port {port} has no GID at index {index}; valid: {}",
+        listed(valid)
+    )]
+    UnknownGidIndex {
+        /// The device's name.
+        device: String,
+        /// The port number.
+        port: u8,
+        /// The GID index asked for.
+        index: u32,
+        /// The indices that hold a GID, each with the GID and its type.
+        valid: Vec<String>,
+    },
+
+    /// No port of the device can carry traffic.
+    #[error("device {device} has no usable port: {reason}")]
+    NoUsablePort {
+        /// The device's name.
+        device: String,
+        /// What each port lacks.
+        reason: String,
+    },
+
+    /// An argument is outside of what the operation allows.
+    #[error("{what}: {reason}")]
+    InvalidArgument {
+        /// Which argument of which operation.
+        what: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// The queue holds as many work requests as it can.
+    #[error(
+        "the {queue} queue is full: {capacity} work requests are outstanding; poll the completion queue"
+    )]
+    QueueFull {
+        /// `send` or `receive`.
+        queue: &'static str,
+        /// How many work requests it holds.
+        capacity: usize,
+    },
+
+    /// The work request carries more scatter/gather elements than fit.
+    #[error("{elements} scatter/gather elements are more than the limit of {limit}")]
+    TooManyElements {
+        /// How many the request has.
+        elements: usize,
+        /// How many are possible.
+        limit: usize,
+    },
+
+    /// A range reaches outside of the memory it was taken from.
+    #[error("range {start}..{end} is outside of a region of {len} bytes")]
+    OutOfRange {
+        /// First byte of the range.
+        start: u64,
+        /// One past its last byte.
+        end: u64,
+        /// How long the memory is.
+        len: u64,
+    },
+
+    /// Memory is in use by the device, or borrowed, in a way that excludes this access.
+    #[error("the memory is in use: {holder}; wait for the operation to complete")]
+    InUse {
+        /// Who holds it.
+        holder: &'static str,
+    },
+
+    /// The memory can be read but not written by the device.
+    #[error("read-only memory cannot be the destination of a receive, an RDMA read or an atomic")]
+    NotWritable,
+}
+
+impl Error {
+    /// The error of `verb` on `object` with its `errno` and the hint that fits.
+    pub(crate) fn verb(verb: &'static str, object: impl Into<String>, errno: Errno) -> Self {
+        Self::Verb {
+            verb,
+            object: object.into(),
+            errno,
+            hint: hint(verb, errno),
+        }
+    }
+
+    pub(crate) fn invalid(what: &'static str, reason: impl Into<String>) -> Self {
+        Self::InvalidArgument {
+            what,
+            reason: reason.into(),
+        }
+    }
+
+    /// The error number, where a verb gave one.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Verb { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Verb { errno, .. } => io::Error::from_raw_os_error(errno.0).kind(),
+            Error::NoDevice | Error::UnknownDevice { .. } => io::ErrorKind::NotFound,
+            Error::QueueFull { .. } | Error::InUse { .. } => io::ErrorKind::WouldBlock,
+            Error::NoUsablePort { .. } => io::ErrorKind::NetworkDown,
+            _ => io::ErrorKind::InvalidInput,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// An error number of the operating system.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// The calling thread's current `errno`.
+    pub(crate) fn last() -> Self {
+        Self(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+
+    /// The symbolic name, for the numbers that verbs use.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self.0 {
+            libc::EPERM => "EPERM",
+            libc::ENOENT => "ENOENT",
+            libc::EINTR => "EINTR",
+            libc::EIO => "EIO",
+            libc::EAGAIN => "EAGAIN",
+            libc::ENOMEM => "ENOMEM",
+            libc::EACCES => "EACCES",
+            libc::EFAULT => "EFAULT",
+            libc::EBUSY => "EBUSY",
+            libc::ENODEV => "ENODEV",
+            libc::EINVAL => "EINVAL",
+            libc::EMFILE => "EMFILE",
+            libc::ENOSPC => "ENOSPC",
+            libc::ENOSYS => "ENOSYS",
+            libc::ENODATA => "ENODATA",
+            libc::EOVERFLOW => "EOVERFLOW",
+            libc::EOPNOTSUPP => "EOPNOTSUPP",
+            libc::ENETUNREACH => "ENETUNREACH",
+            libc::ETIMEDOUT => "ETIMEDOUT",
+            libc::EHOSTUNREACH => "EHOSTUNREACH",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = io::Error::from_raw_os_error(self.0).to_string();
+        let text = text.split(" (os error").next().unwrap_or_default();
+        write!(f, "{text} ({self:?})")
+    }
+}
+
+/// What usually causes `errno` from `verb`, and the way out.
+fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
+    Some(match (verb, errno.0) {
+        ("ibv_get_device_list", libc::ENOSYS) => {
+            "the kernel has no RDMA support: load ib_uverbs and a device's driver"
+        }
+        ("ibv_open_device", libc::ENOENT | libc::ENODEV) => {
+            "/dev/infiniband/uverbs* is missing: load ib_uverbs"
+        }
+        ("ibv_open_device", libc::EACCES | libc::EPERM) => {
+            "/dev/infiniband/uverbs* must be readable and writable for this user"
+        }
+        ("ibv_reg_mr", libc::ENOMEM) => {
+            "the locked-memory limit is reached: raise it with `ulimit -l` or in limits.d (memlock)"
+        }
+        ("ibv_reg_mr", libc::EINVAL) => {
+            "remote write and remote atomic access need local write access as well"
+        }
+        ("ibv_create_cq" | "ibv_create_qp", libc::EINVAL) => {
+            "a requested size is above the device's limit (see DeviceAttributes)"
+        }
+        ("ibv_create_qp" | "ibv_create_cq", libc::ENOMEM) => {
+            "the device is out of this resource, or the locked-memory limit is reached (`ulimit -l`)"
+        }
+        ("ibv_modify_qp", libc::EINVAL) => {
+            "usually a GID index without a usable address, or an attribute outside of the device's limits"
+        }
+        ("ibv_modify_qp", libc::ENODATA | libc::ENOENT) => "the GID index holds no address",
+        ("ibv_modify_qp", libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => {
+            "no route to the peer's GID from the chosen GID index"
+        }
+        ("ibv_post_send" | "ibv_post_recv", libc::EINVAL) => {
+            "the queue pair's state does not allow it, or it has too many scatter/gather elements or too much inline data"
+        }
+        ("ibv_post_send" | "ibv_post_recv", libc::ENOMEM) => {
+            "the queue is full: poll its completion queue"
+        }
+        (_, libc::EOPNOTSUPP | libc::ENOSYS) => "the device or its driver does not support this",
+        (_, libc::EMFILE) => "too many open files: raise the limit with `ulimit -n`",
+        _ => return None,
+    })
+}
+
+fn hint_text(hint: Option<&'static str>) -> String {
+    hint.map(|hint| format!(": {hint}")).unwrap_or_default()
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verb_errors_name_verb_object_errno_and_hint() {
+        let error = Error::verb("ibv_reg_mr", "device rxe_0", Errno(libc::ENOMEM));
+        let text = error.to_string();
+        assert_eq!(
+            text,
+            "ibv_reg_mr on device rxe_0 failed: Cannot allocate memory (ENOMEM): the \
+             locked-memory limit is reached: raise it with `ulimit -l` or in limits.d (memlock)"
+        );
+    }
+
+    #[test]
+    fn unknown_numbers_still_print() {
+        assert_eq!(format!("{:?}", Errno(4242)), "errno 4242");
+        assert!(Errno(4242).to_string().contains("4242"));
+    }
+
+    #[test]
+    fn io_errors_keep_the_kind() {
+        let error: io::Error = Error::verb("x", "y", Errno(libc::EACCES)).into();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
+}

@@ -1,0 +1,105 @@
+//! Copies from and to memory that a peer or a device may be writing at the same time.
+//!
+//! Every access is a relaxed atomic of a byte or an aligned eight-byte word, so that a concurrent
+//! write, by whatever hardware or thread, is a race on values and never undefined behaviour.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+const WORD: usize = size_of::<u64>();
+
+/// Copies out of shared memory.
+///
+/// # Safety
+///
+/// `from` is valid for reads of `to.len()` bytes, and no Rust reference to them exists.
+pub(super) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
+    let head = from.align_offset(WORD).min(to.len());
+    let (first, rest) = to.split_at_mut(head);
+    // SAFETY: the caller vouches for the whole range; `head` is inside of it.
+    let middle = unsafe { copy_out_bytes(from, first) };
+    let mut words = rest.chunks_exact_mut(WORD);
+    let mut at = middle;
+    for word in &mut words {
+        // SAFETY: `at` is aligned to a word and inside of the range the caller vouches for.
+        let value = unsafe { (*at.cast::<AtomicU64>()).load(Ordering::Relaxed) };
+        word.copy_from_slice(&value.to_ne_bytes());
+        // SAFETY: stays inside of the range, or one past its end.
+        at = unsafe { at.add(WORD) };
+    }
+    // SAFETY: the remainder ends where the range does.
+    unsafe { copy_out_bytes(at, words.into_remainder()) };
+}
+
+/// Copies into shared memory.
+///
+/// # Safety
+///
+/// `to` is valid for writes of `from.len()` bytes, and no Rust reference to them exists.
+pub(super) unsafe fn copy_in(from: &[u8], to: *mut u8) {
+    let head = to.align_offset(WORD).min(from.len());
+    let (first, rest) = from.split_at(head);
+    // SAFETY: the caller vouches for the whole range; `head` is inside of it.
+    let mut at = unsafe { copy_in_bytes(first, to) };
+    let mut words = rest.chunks_exact(WORD);
+    for word in &mut words {
+        let value = u64::from_ne_bytes(word.try_into().expect("a chunk is a word"));
+        // SAFETY: `at` is aligned to a word and inside of the range the caller vouches for.
+        unsafe { (*at.cast::<AtomicU64>()).store(value, Ordering::Relaxed) };
+        // SAFETY: stays inside of the range, or one past its end.
+        at = unsafe { at.add(WORD) };
+    }
+    // SAFETY: the remainder ends where the range does.
+    unsafe { copy_in_bytes(words.remainder(), at) };
+}
+
+/// # Safety
+///
+/// As [`copy_out`]. Returns the address behind the last byte.
+unsafe fn copy_out_bytes(mut from: *const u8, to: &mut [u8]) -> *const u8 {
+    for byte in to {
+        // SAFETY: inside of the range the caller vouches for.
+        *byte = unsafe { (*from.cast::<AtomicU8>()).load(Ordering::Relaxed) };
+        // SAFETY: stays inside of the range, or one past its end.
+        from = unsafe { from.add(1) };
+    }
+    from
+}
+
+/// # Safety
+///
+/// As [`copy_in`]. Returns the address behind the last byte.
+unsafe fn copy_in_bytes(from: &[u8], mut to: *mut u8) -> *mut u8 {
+    for byte in from {
+        // SAFETY: inside of the range the caller vouches for.
+        unsafe { (*to.cast::<AtomicU8>()).store(*byte, Ordering::Relaxed) };
+        // SAFETY: stays inside of the range, or one past its end.
+        to = unsafe { to.add(1) };
+    }
+    to
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_offset_and_length_round_trips() {
+        let mut memory = [0_u8; 64];
+        let pattern: Vec<u8> = (1..=40).collect();
+        for offset in 0..16 {
+            for len in 0..=pattern.len() {
+                memory.fill(0xee);
+                let start = memory.as_mut_ptr();
+                let mut back = vec![0; len];
+                // SAFETY: `offset + len` is at most 56 of 64 bytes; no reference is in use.
+                unsafe {
+                    copy_in(&pattern[..len], start.add(offset));
+                    copy_out(start.add(offset), &mut back);
+                }
+                assert_eq!(back, pattern[..len]);
+                assert!(memory[..offset].iter().all(|&byte| byte == 0xee));
+                assert!(memory[offset + len..].iter().all(|&byte| byte == 0xee));
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A completion event channel.
+
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ibverbs_sys as sys;
+
+use super::context::{ContextHandle, positive};
+use crate::error::{Errno, Error, Result};
+
+/// Owner of an `ibv_comp_channel`, whose descriptor is non-blocking.
+#[derive(Debug)]
+pub(crate) struct ChannelHandle {
+    raw: NonNull<sys::ibv_comp_channel>,
+    context: Arc<ContextHandle>,
+}
+
+// SAFETY: verbs are thread-safe on a channel: an event is one `read` of its descriptor.
+unsafe impl Send for ChannelHandle {}
+// SAFETY: as above.
+unsafe impl Sync for ChannelHandle {}
+
+impl ChannelHandle {
+    pub(crate) fn create(context: Arc<ContextHandle>) -> Result<Self> {
+        // SAFETY: the context is open for as long as its handle.
+        let raw = unsafe { sys::ibv_create_comp_channel(context.as_raw()) };
+        let Some(raw) = NonNull::new(raw) else {
+            let errno = Errno::last();
+            return Err(Error::verb(
+                "ibv_create_comp_channel",
+                context.describe(),
+                errno,
+            ));
+        };
+        let channel = Self { raw, context };
+        channel.set_nonblocking()?;
+        Ok(channel)
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::ibv_comp_channel {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn context(&self) -> &Arc<ContextHandle> {
+        &self.context
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open until the channel is destroyed, which outlives the borrow.
+        unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
+    }
+
+    /// Takes every pending event and calls `each` with the context value of its completion queue.
+    pub(crate) fn drain(&self, mut each: impl FnMut(u64)) -> Result<usize> {
+        let mut taken = 0;
+        // Acknowledging takes a lock and wakes waiters, so runs of one queue's events are counted.
+        let mut run: Option<(*mut sys::ibv_cq, u32)> = None;
+        let outcome = loop {
+            let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: the channel is valid and both places are; the descriptor does not block.
+            let failed =
+                unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &mut queue, &mut context) };
+            if failed != 0 {
+                let errno = Errno::last();
+                match errno.0 {
+                    libc::EAGAIN => break Ok(taken),
+                    libc::EINTR => continue,
+                    _ => break Err(self.error("ibv_get_cq_event", errno)),
+                }
+            }
+            taken += 1;
+            run = Some(match run {
+                Some((current, count)) if current == queue => (current, count + 1),
+                Some((current, count)) => {
+                    acknowledge(current, count);
+                    (queue, 1)
+                }
+                None => (queue, 1),
+            });
+            each(context as u64);
+        };
+        if let Some((queue, count)) = run {
+            acknowledge(queue, count);
+        }
+        outcome
+    }
+
+    /// Waits until an event is there, or until the time is over; tells which.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        let milliseconds = match timeout {
+            None => -1,
+            // Rounded up: a wait of less than a millisecond must not become a spin.
+            Some(timeout) => i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX),
+        };
+        let mut poll = libc::pollfd {
+            fd: self.raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: `poll` is one valid entry.
+        match unsafe { libc::poll(&mut poll, 1, milliseconds) } {
+            0 => Ok(false),
+            ready if ready > 0 => Ok(true),
+            _ => match Errno::last() {
+                Errno(libc::EINTR) => Ok(false),
+                errno => Err(self.error("poll", errno)),
+            },
+        }
+    }
+
+    fn raw_fd(&self) -> RawFd {
+        // SAFETY: the channel is valid; the field is set at creation and never changes.
+        unsafe { (*self.raw.as_ptr()).fd }
+    }
+
+    fn set_nonblocking(&self) -> Result<()> {
+        let fd = self.raw_fd();
+        // SAFETY: reads and sets the status flags of a descriptor that this channel owns.
+        let failed = unsafe {
+            let flags = libc::fcntl(fd, libc::F_GETFL);
+            flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0
+        };
+        if failed {
+            Err(self.error("fcntl", Errno::last()))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn error(&self, verb: &'static str, errno: Errno) -> Error {
+        Error::verb(
+            verb,
+            format!("a completion channel of {}", self.context.describe()),
+            errno,
+        )
+    }
+}
+
+impl AsRawFd for ChannelHandle {
+    fn as_raw_fd(&self) -> RawFd {
+        self.raw_fd()
+    }
+}
+
+/// Acknowledges `count` events of `queue`.
+fn acknowledge(queue: *mut sys::ibv_cq, count: u32) {
+    // SAFETY: `ibv_get_cq_event` returned this queue that often; its destruction waits for these
+    // acknowledgements (man page of ibv_get_cq_event), so it still exists.
+    unsafe { sys::ibv_ack_cq_events(queue, count) };
+}
+
+impl Drop for ChannelHandle {
+    fn drop(&mut self) {
+        // SAFETY: the channel is valid and destroyed once, here; every queue that uses it holds an
+        // `Arc` of this handle, so none is left.
+        let errno = unsafe { sys::ibv_destroy_comp_channel(self.raw.as_ptr()) };
+        if errno != 0 {
+            let errno = positive(errno);
+            tracing::error!(device = %self.context.name(), %errno, "ibv_destroy_comp_channel failed");
+        }
+    }
+}

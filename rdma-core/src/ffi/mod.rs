@@ -1,0 +1,41 @@
+//! The only place with `unsafe`: owners of verbs objects, and the memory that devices touch.
+//!
+//! Each handle owns exactly one verbs object, keeps its parents alive by `Arc`, and destroys it
+//! once, when dropped. The functions on handles are safe: what the verb demands of its caller is
+//! kept by the handle's own invariants, which the comments name.
+
+mod access;
+mod allocation;
+mod channel;
+mod completion_queue;
+mod context;
+mod device;
+mod exposed;
+mod in_flight;
+mod protection_domain;
+mod queue_pair;
+mod region;
+mod request;
+mod ring;
+mod shared;
+mod span;
+mod tag;
+
+pub(crate) use allocation::Allocation;
+pub(crate) use channel::ChannelHandle;
+pub(crate) use completion_queue::{CompletionQueueHandle, empty_completion, raw_immediate};
+pub(crate) use context::ContextHandle;
+#[cfg(test)]
+pub(crate) use context::empty_port;
+pub(crate) use device::{DeviceHandle, device_list};
+pub(crate) use exposed::Exposed;
+pub(crate) use in_flight::{Reserved, Slots};
+pub(crate) use protection_domain::ProtectionDomainHandle;
+pub(crate) use queue_pair::{
+    QueuePairHandle, QueuePairSizes, empty_attributes, gid_bytes, set_destination,
+};
+pub(crate) use region::RegionHandle;
+pub(crate) use request::ElementList;
+pub(crate) use ring::Ring;
+pub(crate) use shared::{Reading, Shared, Writing};
+pub(crate) use span::Span;

@@ -1,0 +1,231 @@
+//! A queue pair.
+
+use std::any::Any;
+use std::mem;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use ibverbs_sys as sys;
+use parking_lot::Mutex;
+
+use super::completion_queue::CompletionQueueHandle;
+use super::context::positive;
+use super::protection_domain::ProtectionDomainHandle;
+use crate::error::{Errno, Error, Result};
+
+/// How much a queue pair holds: asked for at creation, and what the device granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct QueuePairSizes {
+    pub(crate) send_requests: u32,
+    pub(crate) receive_requests: u32,
+    pub(crate) send_elements: u32,
+    pub(crate) receive_elements: u32,
+    pub(crate) inline_data: u32,
+}
+
+/// Owner of an `ibv_qp`, and of the memory that the device may use until it is destroyed.
+pub(crate) struct QueuePairHandle {
+    raw: NonNull<sys::ibv_qp>,
+    number: u32,
+    sizes: QueuePairSizes,
+    domain: Arc<ProtectionDomainHandle>,
+    /// The send and the receive completions, which must outlive the queue pair.
+    _completions: [Arc<CompletionQueueHandle>; 2],
+    /// In-flight memory of queues that were dropped before it completed.
+    abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: verbs are thread-safe on a queue pair.
+unsafe impl Send for QueuePairHandle {}
+// SAFETY: as above.
+unsafe impl Sync for QueuePairHandle {}
+
+impl std::fmt::Debug for QueuePairHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("QueuePairHandle")
+            .field("number", &self.number)
+            .field("sizes", &self.sizes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl QueuePairHandle {
+    pub(crate) fn create(
+        domain: Arc<ProtectionDomainHandle>,
+        send_queue: Arc<CompletionQueueHandle>,
+        receive_queue: Arc<CompletionQueueHandle>,
+        kind: sys::ibv_qp_type,
+        sizes: QueuePairSizes,
+    ) -> Result<Self> {
+        // SAFETY: all-zero bytes are a valid value of this plain C struct.
+        let mut attributes: sys::ibv_qp_init_attr = unsafe { mem::zeroed() };
+        attributes.send_cq = send_queue.as_raw();
+        attributes.recv_cq = receive_queue.as_raw();
+        attributes.qp_type = kind;
+        attributes.cap.max_send_wr = sizes.send_requests;
+        attributes.cap.max_recv_wr = sizes.receive_requests;
+        attributes.cap.max_send_sge = sizes.send_elements;
+        attributes.cap.max_recv_sge = sizes.receive_elements;
+        attributes.cap.max_inline_data = sizes.inline_data;
+        // SAFETY: domain and queues are valid for as long as their handles, which the new handle
+        // keeps; `attributes` is a valid request.
+        let raw = unsafe { sys::ibv_create_qp(domain.as_raw(), &mut attributes) };
+        let Some(raw) = NonNull::new(raw) else {
+            let errno = Errno::last();
+            let object = format!("{} ({sizes:?})", domain.context().describe());
+            return Err(Error::verb("ibv_create_qp", object, errno));
+        };
+        let granted = QueuePairSizes {
+            // Devices round these up; completion queues are sized for what was asked for.
+            send_requests: sizes.send_requests,
+            receive_requests: sizes.receive_requests,
+            send_elements: attributes.cap.max_send_sge,
+            receive_elements: attributes.cap.max_recv_sge,
+            inline_data: attributes.cap.max_inline_data,
+        };
+        // SAFETY: the queue pair was just created; its number does not change.
+        let number = unsafe { raw.as_ref().qp_num };
+        Ok(Self {
+            raw,
+            number,
+            sizes: granted,
+            domain,
+            _completions: [send_queue, receive_queue],
+            abandoned: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::ibv_qp {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn sizes(&self) -> QueuePairSizes {
+        self.sizes
+    }
+
+    /// How errors name this object.
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "queue pair {:#x} of {}",
+            self.number,
+            self.domain.context().describe()
+        )
+    }
+
+    /// Sets the attributes of `mask`; `step` names the change in an error.
+    pub(crate) fn modify(
+        &self,
+        attributes: &mut sys::ibv_qp_attr,
+        mask: sys::ibv_qp_attr_mask,
+        step: &str,
+    ) -> Result<()> {
+        // SAFETY: the queue pair and the attributes are valid.
+        let errno = unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), attributes, mask.0 as _) };
+        if errno == 0 {
+            return Ok(());
+        }
+        let object = format!("{} ({step})", self.describe());
+        Err(Error::verb("ibv_modify_qp", object, positive(errno)))
+    }
+
+    /// Reads the attributes of `mask`.
+    pub(crate) fn query(&self, mask: sys::ibv_qp_attr_mask) -> Result<sys::ibv_qp_attr> {
+        // SAFETY: all-zero bytes are valid values of these plain C structs.
+        let (mut attributes, mut init): (sys::ibv_qp_attr, sys::ibv_qp_init_attr) =
+            unsafe { (mem::zeroed(), mem::zeroed()) };
+        // SAFETY: the queue pair and both places are valid.
+        let errno = unsafe {
+            sys::ibv_query_qp(self.raw.as_ptr(), &mut attributes, mask.0 as _, &mut init)
+        };
+        if errno == 0 {
+            return Ok(attributes);
+        }
+        Err(Error::verb(
+            "ibv_query_qp",
+            self.describe(),
+            positive(errno),
+        ))
+    }
+
+    /// Posts a send request.
+    ///
+    /// # Safety
+    ///
+    /// The elements that `wr` points at are valid for this call. If it succeeds, the memory that
+    /// they name stays where it is, and unreachable in every way that its type does not allow the
+    /// device as well, until the request has completed or the queue pair is destroyed.
+    #[inline]
+    pub(super) unsafe fn post_send(&self, wr: &mut sys::ibv_send_wr) -> Result<()> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is valid; the caller vouches for the request and its memory.
+        let errno = unsafe { sys::ibv_post_send(self.raw.as_ptr(), wr, &mut bad) };
+        if errno == 0 {
+            Ok(())
+        } else {
+            Err(self.post_error("ibv_post_send", errno))
+        }
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::post_send`].
+    #[inline]
+    pub(super) unsafe fn post_receive(&self, wr: &mut sys::ibv_recv_wr) -> Result<()> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is valid; the caller vouches for the request and its memory.
+        let errno = unsafe { sys::ibv_post_recv(self.raw.as_ptr(), wr, &mut bad) };
+        if errno == 0 {
+            Ok(())
+        } else {
+            Err(self.post_error("ibv_post_recv", errno))
+        }
+    }
+
+    #[cold]
+    fn post_error(&self, verb: &'static str, errno: i32) -> Error {
+        Error::verb(verb, self.describe(), positive(errno))
+    }
+
+    /// Keeps memory that the device may still use until the queue pair is destroyed.
+    pub(super) fn abandon(&self, memory: Box<dyn Any + Send>) {
+        self.abandoned.lock().push(memory);
+    }
+}
+
+/// Attributes with every field zero, to be filled in.
+pub(crate) fn empty_attributes() -> sys::ibv_qp_attr {
+    // SAFETY: all-zero bytes are a valid value of this plain C struct.
+    unsafe { mem::zeroed() }
+}
+
+/// Sets the destination GID of an address vector, which makes it a global one.
+pub(crate) fn set_destination(vector: &mut sys::ibv_ah_attr, gid: [u8; 16]) {
+    vector.is_global = 1;
+    vector.grh.dgid.raw = gid;
+}
+
+/// The bytes of a GID.
+pub(crate) fn gid_bytes(gid: &sys::ibv_gid) -> [u8; 16] {
+    // SAFETY: every variant of this union is 16 plain bytes.
+    unsafe { gid.raw }
+}
+
+impl Drop for QueuePairHandle {
+    fn drop(&mut self) {
+        // SAFETY: the queue pair is valid and destroyed once, here. After this the device uses no
+        // memory of its requests (man page of ibv_destroy_qp), so `abandoned` may be dropped.
+        let errno = unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
+        if errno != 0 {
+            // The device may still use the memory: it must never be freed.
+            mem::forget(mem::take(self.abandoned.get_mut()));
+            let errno = positive(errno);
+            tracing::error!(queue_pair = %self.describe(), %errno, "ibv_destroy_qp failed");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Memory with one owner, and memory that is only read.
+
+use std::fmt;
+use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
+use std::sync::Arc;
+
+use super::gather::{Elements, Gather, Scatter, out_of_range, sealed};
+use super::{AccessFlags, ExposedMemory};
+use crate::error::{Error, Result};
+use crate::ffi::{Exposed, RegionHandle, Span};
+
+/// Registered memory with one owner, which peers cannot reach.
+///
+/// It derefs to `[u8]`. Posting moves it into the request, and it comes back with the completion.
+/// Obtained from [`ProtectionDomain::allocate`](crate::ProtectionDomain::allocate), zeroed; freed,
+/// after its deregistration, when the last part of it is dropped.
+#[doc(alias = "ibv_mr")]
+pub struct Buffer {
+    span: Span,
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("address", &format_args!("{:#x}", self.span.address()))
+            .field("len", &self.span.len())
+            .finish()
+    }
+}
+
+impl Buffer {
+    pub(crate) fn new(span: Span) -> Self {
+        Self { span }
+    }
+
+    pub(crate) fn into_span(self) -> Span {
+        self.span
+    }
+
+    /// The C object of the registration, valid for as long as this.
+    pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mr {
+        self.span.region().as_raw()
+    }
+
+    /// Divides it into `[0, at)` and `[at, len)`, two buffers that go their own ways.
+    ///
+    /// # Panics
+    ///
+    /// If `at` is larger than the length.
+    #[must_use]
+    pub fn split_at(self, at: usize) -> (Self, Self) {
+        let (left, right) = self.span.split_at(at);
+        (Self { span: left }, Self { span: right })
+    }
+
+    /// Puts this buffer and its right-hand neighbour together again.
+    ///
+    /// # Errors
+    ///
+    /// Both buffers, if they are not neighbours of one region.
+    pub fn join(self, right: Self) -> Result<Self, (Self, Self)> {
+        match self.span.join(right.span) {
+            Ok(span) => Ok(Self { span }),
+            Err((left, right)) => Err((Self { span: left }, Self { span: right })),
+        }
+    }
+
+    /// Gives up writing, for sharing: any number of requests can send from it at once.
+    pub fn freeze(self) -> FrozenBuffer {
+        let range = 0..self.len();
+        FrozenBuffer {
+            buffer: Arc::new(self),
+            range,
+        }
+    }
+
+    /// Lets peers access the memory by RDMA, as `access` says, until it is revoked or dropped.
+    ///
+    /// The grant is a registration of its own: its key reaches these bytes and no others.
+    ///
+    /// # Errors
+    ///
+    /// The buffer and why it could not be registered.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn expose(self, access: AccessFlags) -> Result<ExposedMemory, (Self, Error)> {
+        let base = self.span.region();
+        let (domain, memory) = (Arc::clone(base.domain()), Arc::clone(base.memory()));
+        let access = access | AccessFlags::LOCAL_WRITE;
+        if self.is_empty() {
+            let error = Error::invalid("memory to expose", "0 bytes cannot be registered");
+            return Err((self, error));
+        }
+        match RegionHandle::register(domain, memory, self.span.range(), access) {
+            Ok(lease) => Ok(ExposedMemory::new(Exposed::new(lease, self.span), access)),
+            Err(error) => Err((self, error)),
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.span.bytes()
+    }
+}
+
+impl DerefMut for Buffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.span.bytes_mut()
+    }
+}
+
+impl sealed::Sealed for Buffer {}
+
+impl sealed::Contiguous for Buffer {
+    #[inline]
+    fn address(&self) -> u64 {
+        self.span.address()
+    }
+
+    #[inline]
+    fn size(&self) -> usize {
+        self.span.len()
+    }
+
+    #[inline]
+    fn lkey(&self) -> u32 {
+        self.span.region().lkey()
+    }
+}
+
+impl Gather for Buffer {
+    #[inline]
+    fn gather(&self, elements: &mut Elements<'_>) {
+        elements.push(self);
+    }
+}
+
+impl Scatter for Buffer {}
+
+/// Registered memory that nobody writes any more; clones share it.
+#[derive(Debug, Clone)]
+pub struct FrozenBuffer {
+    buffer: Arc<Buffer>,
+    range: Range<usize>,
+}
+
+impl FrozenBuffer {
+    /// A part of it, sharing the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if the range is not inside.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let range = resolve(range, self.range.len())?;
+        let start = self.range.start;
+        let range = start + range.start..start + range.end;
+        Ok(Self {
+            buffer: Arc::clone(&self.buffer),
+            range,
+        })
+    }
+
+    /// The buffer, writable again, if no other clone or part exists.
+    ///
+    /// # Errors
+    ///
+    /// The frozen buffer itself, if it is still shared.
+    pub fn thaw(self) -> Result<Buffer, Self> {
+        let range = self.range;
+        Arc::try_unwrap(self.buffer).map_err(|buffer| Self { buffer, range })
+    }
+}
+
+impl Deref for FrozenBuffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.buffer[self.range.clone()]
+    }
+}
+
+impl sealed::Sealed for FrozenBuffer {}
+
+impl Gather for FrozenBuffer {
+    #[inline]
+    fn gather(&self, elements: &mut Elements<'_>) {
+        elements.push_range(&*self.buffer, &self.range);
+    }
+}
+
+/// `range` in numbers, checked to lie inside of `len` bytes.
+pub(crate) fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => len,
+    };
+    if start > end || end > len {
+        Err(out_of_range(&(start..end), len))
+    } else {
+        Ok(start..end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::resolve;
+
+    #[test]
+    fn ranges_resolve_inside_and_only_inside() {
+        assert_eq!(resolve(.., 8), Ok(0..8));
+        assert_eq!(resolve(4.., 8), Ok(4..8));
+        assert_eq!(resolve(..=7, 8), Ok(0..8));
+        assert_eq!(resolve(8..8, 8), Ok(8..8));
+        assert!(resolve(4..9, 8).is_err());
+        assert!(resolve(..=usize::MAX, 8).is_err());
+        #[allow(
+            clippy::reversed_empty_ranges,
+            reason = "a reversed range must be refused"
+        )]
+        let reversed = resolve(5..4, 8);
+        assert!(reversed.is_err());
+    }
+}

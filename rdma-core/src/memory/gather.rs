@@ -1,0 +1,205 @@
+//! What a work request's local memory can be.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+
+use crate::error::{Error, Result};
+use crate::ffi::ElementList;
+
+pub(crate) mod sealed {
+    /// Keeps [`super::Gather`] to this crate: a wrong implementation would let a device write to
+    /// memory that it does not have.
+    pub trait Sealed {}
+
+    /// One piece of registered memory.
+    pub trait Contiguous: Sealed {
+        /// Where it starts.
+        fn address(&self) -> u64;
+        /// How many bytes it has.
+        fn size(&self) -> usize;
+        /// The local key of its registration.
+        fn lkey(&self) -> u32;
+    }
+}
+
+use sealed::{Contiguous, Sealed};
+
+/// The scatter/gather list of a request in the making.
+pub struct Elements<'a>(&'a mut ElementList);
+
+impl fmt::Debug for Elements<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Elements").finish_non_exhaustive()
+    }
+}
+
+impl<'a> Elements<'a> {
+    #[inline]
+    pub(crate) fn new(list: &'a mut ElementList) -> Self {
+        Self(list)
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, memory: &impl Contiguous) {
+        self.0.push(memory.address(), memory.size(), memory.lkey());
+    }
+
+    #[inline]
+    pub(crate) fn push_range(&mut self, memory: &impl Contiguous, range: &Range<usize>) {
+        self.0.push(
+            memory.address() + range.start as u64,
+            range.len(),
+            memory.lkey(),
+        );
+    }
+}
+
+/// Memory that a device may read for a request: the source of a send or an RDMA write.
+///
+/// Tuples and arrays of such memory gather several pieces into one message, and `()` none. The trait
+/// is sealed.
+#[doc(alias = "ibv_sge")]
+pub trait Gather: Sealed + Send + 'static {
+    /// Adds the memory's elements to a request.
+    fn gather(&self, elements: &mut Elements<'_>);
+}
+
+/// Memory that a device may write for a request: the destination of a receive, an RDMA read or an
+/// atomic.
+#[doc(alias = "ibv_sge")]
+pub trait Scatter: Gather {
+    /// Adds the memory's elements to a request.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotWritable`] for a [`super::Claim`] that only allows reading.
+    fn scatter(&self, elements: &mut Elements<'_>) -> Result<()> {
+        self.gather(elements);
+        Ok(())
+    }
+}
+
+/// A range of a piece of memory; the request uses the range, and the whole piece comes back.
+#[derive(Debug)]
+pub struct Part<M> {
+    memory: M,
+    range: Range<usize>,
+}
+
+impl<M: Contiguous> Part<M> {
+    /// The bytes of `range`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if the range is not inside of the memory.
+    pub fn new(memory: M, range: Range<usize>) -> Result<Self> {
+        let len = memory.size();
+        if range.start > range.end || range.end > len {
+            return Err(out_of_range(&range, len));
+        }
+        Ok(Self { memory, range })
+    }
+}
+
+impl<M> Part<M> {
+    /// The whole piece of memory.
+    pub fn into_inner(self) -> M {
+        self.memory
+    }
+
+    /// The range that a request uses.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+}
+
+impl<M> Deref for Part<M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        &self.memory
+    }
+}
+
+pub(crate) fn out_of_range(range: &Range<usize>, len: usize) -> Error {
+    Error::OutOfRange {
+        start: range.start as u64,
+        end: range.end as u64,
+        len: len as u64,
+    }
+}
+
+impl<M> Sealed for Part<M> {}
+
+impl<M: Contiguous + Send + 'static> Gather for Part<M> {
+    #[inline]
+    fn gather(&self, elements: &mut Elements<'_>) {
+        elements.push_range(&self.memory, &self.range);
+    }
+}
+
+impl<M: Contiguous + Scatter> Scatter for Part<M> {}
+
+impl Sealed for () {}
+
+impl Gather for () {
+    #[inline]
+    fn gather(&self, _elements: &mut Elements<'_>) {}
+}
+
+impl Scatter for () {}
+
+impl<M: Sealed> Sealed for Option<M> {}
+
+impl<M: Gather> Gather for Option<M> {
+    #[inline]
+    fn gather(&self, elements: &mut Elements<'_>) {
+        if let Some(memory) = self {
+            memory.gather(elements);
+        }
+    }
+}
+
+impl<M: Scatter> Scatter for Option<M> {
+    #[inline]
+    fn scatter(&self, elements: &mut Elements<'_>) -> Result<()> {
+        self.as_ref()
+            .map_or(Ok(()), |memory| memory.scatter(elements))
+    }
+}
+
+impl<A: Sealed, B: Sealed> Sealed for (A, B) {}
+
+impl<A: Gather, B: Gather> Gather for (A, B) {
+    #[inline]
+    fn gather(&self, elements: &mut Elements<'_>) {
+        self.0.gather(elements);
+        self.1.gather(elements);
+    }
+}
+
+impl<A: Scatter, B: Scatter> Scatter for (A, B) {
+    #[inline]
+    fn scatter(&self, elements: &mut Elements<'_>) -> Result<()> {
+        self.0.scatter(elements)?;
+        self.1.scatter(elements)
+    }
+}
+
+impl<M: Sealed, const N: usize> Sealed for [M; N] {}
+
+impl<M: Gather, const N: usize> Gather for [M; N] {
+    #[inline]
+    fn gather(&self, elements: &mut Elements<'_>) {
+        for memory in self {
+            memory.gather(elements);
+        }
+    }
+}
+
+impl<M: Scatter, const N: usize> Scatter for [M; N] {
+    #[inline]
+    fn scatter(&self, elements: &mut Elements<'_>) -> Result<()> {
+        self.iter().try_for_each(|memory| memory.scatter(elements))
+    }
+}

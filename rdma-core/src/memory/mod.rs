@@ -1,0 +1,29 @@
+//! Registered memory, with who may touch it in the types.
+//!
+//! | type | who has it | as a slice | device may |
+//! |---|---|---|---|
+//! | [`Buffer`] | one owner | `&[u8]`, `&mut [u8]` | read and write, while it is in flight |
+//! | [`FrozenBuffer`] | many | `&[u8]` | read |
+//! | [`SharedBuffer`] | decided at run time by claims | through a claim | as the claim says |
+//! | [`ExposedMemory`] | this process and every peer with the key | never | read and write |
+//!
+//! Memory begins as a [`Buffer`]. What is posted is moved into the request and comes back with its
+//! completion, so nobody can look at memory that the device is writing. What peers can reach is
+//! never a slice: [`ExposedMemory`] is copied from and to, until [`ExposedMemory::revoke`] has ended
+//! the grant at the device and the [`Buffer`] comes back.
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod buffer;
+mod exposed;
+mod gather;
+mod remote;
+mod shared;
+
+pub use access::AccessFlags;
+pub use buffer::{Buffer, FrozenBuffer};
+pub use exposed::ExposedMemory;
+pub use gather::{Elements, Gather, Part, Scatter};
+pub use remote::RemoteMemory;
+pub use shared::{Claim, ReadClaim, SharedBuffer, WriteClaim};

@@ -1,0 +1,157 @@
+//! Queues that any number of threads post to, without a lock.
+
+use std::sync::Arc;
+
+use super::SendRequest;
+use super::queues::PostError;
+use crate::completion::WorkCompletion;
+use crate::ffi::{QueuePairHandle, Reserved, Slots};
+use crate::memory::{Gather, Scatter};
+
+/// The most slots of a concurrent queue.
+const MAX_SLOTS: u32 = 1 << 16;
+
+/// A slot of a concurrent queue, for one request. Dropping it unused loses the slot to the queue:
+/// give it back with `cancel`.
+#[derive(Debug)]
+#[must_use = "a reserved slot is lost to the queue unless it is posted or cancelled"]
+pub struct ReservedSlot(Reserved);
+
+impl ReservedSlot {
+    /// The slot's index, below the queue's capacity.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        self.0.index()
+    }
+}
+
+/// The send side of a queue pair, for any number of threads.
+///
+/// A request takes three steps: [`reserve`](Self::reserve) a slot, so that whatever waits for the
+/// completion can be put in place under the slot's index first; [`post`](Self::post); and, on
+/// completion, [`complete`](Self::complete) and [`release`](Self::release). Every request is
+/// signaled. Dropping the queue with requests in flight is safe: their memory is freed with the
+/// queue pair.
+#[derive(Debug)]
+pub struct ConcurrentSendQueue<T: Send + 'static> {
+    slots: Slots<T>,
+}
+
+impl<T: Send + 'static> ConcurrentSendQueue<T> {
+    pub(super) fn new(handle: Arc<QueuePairHandle>) -> Self {
+        let capacity = handle.sizes().send_requests.min(MAX_SLOTS);
+        Self {
+            slots: Slots::new(handle, capacity),
+        }
+    }
+
+    /// Takes a free slot; `None` when every one is in use.
+    #[inline]
+    pub fn reserve(&self) -> Option<ReservedSlot> {
+        self.slots.reserve().map(ReservedSlot)
+    }
+
+    /// Gives a slot back unused.
+    pub fn cancel(&self, slot: ReservedSlot) {
+        self.slots.cancel(slot.0);
+    }
+
+    /// Posts a request, signaled. If that fails, the slot is free again.
+    ///
+    /// # Errors
+    ///
+    /// As [`SendQueue::post`](super::SendQueue::post).
+    #[doc(alias = "ibv_post_send")]
+    #[inline]
+    pub fn post(&self, slot: ReservedSlot, request: SendRequest<T>) -> Result<(), PostError<T>>
+    where
+        T: Gather,
+    {
+        self.slots
+            .post_send(slot.0, request.signaled())
+            .map_err(PostError::new)
+    }
+
+    /// Returns the memory of the request that this completion completes and the index of its slot;
+    /// `None` for a completion of another queue. The slot stays in use until it is released.
+    #[inline]
+    pub fn complete(&self, completion: &WorkCompletion) -> Option<(u32, T)> {
+        self.slots.complete(completion.id())
+    }
+
+    /// Makes a completed slot free again. An index in any other state is ignored.
+    #[inline]
+    pub fn release(&self, index: u32) {
+        self.slots.release(index);
+    }
+
+    /// How many slots it has.
+    pub fn capacity(&self) -> usize {
+        self.slots.capacity()
+    }
+
+    /// The number of the queue pair.
+    pub fn queue_pair(&self) -> u32 {
+        self.slots.queue_pair().number()
+    }
+}
+
+/// The receive side of a queue pair, for any number of threads.
+///
+/// Its slots need no waiting in place, so [`post`](Self::post) and [`complete`](Self::complete) are
+/// one step each.
+#[derive(Debug)]
+pub struct ConcurrentReceiveQueue<T: Send + 'static> {
+    slots: Slots<T>,
+}
+
+impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
+    pub(super) fn new(handle: Arc<QueuePairHandle>) -> Self {
+        let capacity = handle.sizes().receive_requests.min(MAX_SLOTS);
+        Self {
+            slots: Slots::new(handle, capacity),
+        }
+    }
+
+    /// Posts memory for one message of the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`SendQueue::post`](super::SendQueue::post).
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub fn post(&self, memory: T) -> Result<(), PostError<T>>
+    where
+        T: Scatter,
+    {
+        let Some(reserved) = self.slots.reserve() else {
+            let error = crate::Error::QueueFull {
+                queue: "receive",
+                capacity: self.capacity(),
+            };
+            return Err(PostError { error, memory });
+        };
+        self.slots
+            .post_receive(reserved, memory)
+            .map_err(PostError::new)
+    }
+
+    /// Returns the memory of the request that this completion completes; `None` for one of another
+    /// queue. Its first [`len`](WorkCompletion::len) bytes are the message, if it succeeded.
+    #[inline]
+    pub fn complete(&self, completion: &WorkCompletion) -> Option<T> {
+        let (index, memory) = self.slots.complete(completion.id())?;
+        self.slots.release(index);
+        Some(memory)
+    }
+
+    /// How many requests can be in flight.
+    pub fn capacity(&self) -> usize {
+        self.slots.capacity()
+    }
+
+    /// The number of the queue pair.
+    pub fn queue_pair(&self) -> u32 {
+        self.slots.queue_pair().number()
+    }
+}

@@ -1,0 +1,119 @@
+//! What two queue pairs must know of each other.
+
+use crate::device::{Gid, Mtu};
+use crate::error::{Error, Result};
+
+/// Everything one end tells the other so that they can connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Endpoint {
+    /// The queue pair's number, 24 bits.
+    pub queue_pair: u32,
+    /// The first packet sequence number it sends, 24 bits.
+    pub packet_sequence: u32,
+    /// The port's GID.
+    pub gid: Gid,
+    /// The port's LID; 0 on Ethernet.
+    pub lid: u16,
+    /// The largest path MTU that the port carries.
+    pub mtu: Mtu,
+    /// How many RDMA reads and atomics of the peer it takes at once.
+    pub incoming_reads: u8,
+    /// How many RDMA reads and atomics it may have outstanding.
+    pub outgoing_reads: u8,
+}
+
+const LOW_24: u32 = 0x00ff_ffff;
+
+impl Endpoint {
+    /// How many bytes [`Self::to_bytes`] gives.
+    pub const ENCODED_LEN: usize = 29;
+
+    /// It as bytes to send, numbers in network byte order.
+    pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
+        let mut bytes = [0; Self::ENCODED_LEN];
+        bytes[0..4].copy_from_slice(&self.queue_pair.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.packet_sequence.to_be_bytes());
+        bytes[8..24].copy_from_slice(&self.gid.0);
+        bytes[24..26].copy_from_slice(&self.lid.to_be_bytes());
+        bytes[26] = self.mtu as u8;
+        bytes[27] = self.incoming_reads;
+        bytes[28] = self.outgoing_reads;
+        bytes
+    }
+
+    /// It from the bytes that [`Self::to_bytes`] gave.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for bytes that no endpoint has.
+    pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self> {
+        let number =
+            |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let refuse = |reason: &str| Error::invalid("endpoint of the peer", reason);
+        let (queue_pair, packet_sequence) = (number(0), number(4));
+        if queue_pair > LOW_24 || packet_sequence > LOW_24 {
+            return Err(refuse(
+                "queue pair and packet sequence numbers have 24 bits",
+            ));
+        }
+        let mtu = Mtu::ALL
+            .into_iter()
+            .find(|&mtu| mtu as u8 == bytes[26])
+            .ok_or_else(|| refuse("there is no such path MTU"))?;
+        Ok(Self {
+            queue_pair,
+            packet_sequence,
+            gid: Gid(bytes[8..24].try_into().expect("sixteen bytes")),
+            lid: u16::from_be_bytes(bytes[24..26].try_into().expect("two bytes")),
+            mtu,
+            incoming_reads: bytes[27],
+            outgoing_reads: bytes[28],
+        })
+    }
+
+    /// A first packet sequence number that a late packet of an earlier connection will not hit.
+    pub(crate) fn random_packet_sequence() -> u32 {
+        use std::hash::{BuildHasher, RandomState};
+        RandomState::new().hash_one(0) as u32 & LOW_24
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint() -> Endpoint {
+        Endpoint {
+            queue_pair: 0x12_3456,
+            packet_sequence: 0xff_ffff,
+            gid: Gid([7; 16]),
+            lid: 513,
+            mtu: Mtu::Mtu4096,
+            incoming_reads: 16,
+            outgoing_reads: 128,
+        }
+    }
+
+    #[test]
+    fn bytes_round_trip() {
+        assert_eq!(Endpoint::from_bytes(&endpoint().to_bytes()), Ok(endpoint()));
+    }
+
+    #[test]
+    fn hostile_bytes_are_refused() {
+        let mut bytes = endpoint().to_bytes();
+        bytes[26] = 6;
+        assert!(Endpoint::from_bytes(&bytes).is_err());
+        let mut bytes = endpoint().to_bytes();
+        bytes[0] = 1;
+        assert!(Endpoint::from_bytes(&bytes).is_err());
+    }
+
+    #[test]
+    #[cfg(feature = "serde")]
+    fn serde_round_trips() {
+        let text = serde_json::to_string(&endpoint()).unwrap();
+        assert_eq!(serde_json::from_str::<Endpoint>(&text).unwrap(), endpoint());
+    }
+}

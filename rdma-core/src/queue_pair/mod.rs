@@ -1,0 +1,33 @@
+//! Queue pairs: making and connecting them, and posting work to them.
+//!
+//! A queue pair is made with [`ProtectionDomain::queue_pair`](crate::ProtectionDomain::queue_pair)
+//! as a [`PreparedQueuePair`], which can receive but not send; the two ends exchange their
+//! [`Endpoint`]s by any means, and [`PreparedQueuePair::connect`] gives the [`QueuePair`].
+//!
+//! Work is posted through a queue that keeps the memory of each request until it has completed:
+//!
+//! | queue | shared | a request's memory |
+//! |---|---|---|
+//! | [`SendQueue`], [`ReceiveQueue`] | one owner, `&mut self` | a ring in the order of posting; requests may be unsignaled |
+//! | [`ConcurrentSendQueue`], [`ConcurrentReceiveQueue`] | any thread, `&self`, no lock | a slot, reserved before posting |
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod concurrent;
+mod connect;
+mod connected;
+mod endpoint;
+mod queues;
+mod request;
+mod state;
+
+pub use builder::{PreparedQueuePair, QueuePairBuilder};
+pub use concurrent::{ConcurrentReceiveQueue, ConcurrentSendQueue, ReservedSlot};
+pub use connect::ConnectOptions;
+pub use connected::QueuePair;
+pub use endpoint::Endpoint;
+pub use queues::{PostError, ReceiveQueue, Retired, SendQueue};
+pub(crate) use request::Operation;
+pub use request::SendRequest;
+pub use state::QueuePairState;

@@ -1,0 +1,58 @@
+//! The states of a queue pair.
+
+use std::fmt;
+
+use ibverbs_sys::ibv_qp_state as raw;
+
+/// The state of a queue pair (`ibv_qp_state`; IBTA volume 1, 10.3.1).
+#[doc(alias = "ibv_qp_state")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueuePairState {
+    /// Newly made.
+    Reset,
+    /// Receives can be posted.
+    Init,
+    /// Ready to receive.
+    ReadyToReceive,
+    /// Ready to send.
+    ReadyToSend,
+    /// The send queue is draining.
+    SendQueueDrain,
+    /// The send queue failed; receives go on.
+    SendQueueError,
+    /// Failed: everything outstanding and everything posted is flushed.
+    Error,
+    /// A value that this crate does not know.
+    Unknown(u32),
+}
+
+impl QueuePairState {
+    pub(crate) fn from_raw(state: raw) -> Self {
+        match state {
+            raw::IBV_QPS_RESET => Self::Reset,
+            raw::IBV_QPS_INIT => Self::Init,
+            raw::IBV_QPS_RTR => Self::ReadyToReceive,
+            raw::IBV_QPS_RTS => Self::ReadyToSend,
+            raw::IBV_QPS_SQD => Self::SendQueueDrain,
+            raw::IBV_QPS_SQE => Self::SendQueueError,
+            raw::IBV_QPS_ERR => Self::Error,
+            raw(other) => Self::Unknown(other),
+        }
+    }
+}
+
+impl fmt::Display for QueuePairState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::ReadyToReceive => "RTR",
+            Self::ReadyToSend => "RTS",
+            Self::SendQueueDrain => "SQD",
+            Self::SendQueueError => "SQE",
+            Self::Error => "ERR",
+            Self::Unknown(value) => return write!(f, "state {value}"),
+        })
+    }
+}

@@ -14,6 +14,9 @@ const NEWEST_BOUND: &str = "ibv_wr_atomic_write";
 
 const LIBRARIES: [&str; 2] = ["ibverbs", "rdmacm"];
 
+/// One header of each library: where it is, the others are.
+const HEADERS: [&str; 2] = ["infiniband/verbs.h", "rdma/rdma_cma.h"];
+
 const MISSING: &str = "\
 Install the package that brings them:
   Debian, Ubuntu:               apt install libibverbs-dev librdmacm-dev pkg-config
@@ -51,13 +54,14 @@ impl Headers {
         for library in LIBRARIES {
             println!("cargo::rustc-link-lib=dylib={library}");
         }
-        if let Ok(include) = env::join_paths(&self.include) {
-            println!("cargo::metadata=include={}", include.display());
-        }
-        println!(
-            "cargo::metadata=version={}",
-            self.version.as_deref().unwrap_or("unknown")
-        );
+        let include = env::join_paths(&self.include).unwrap_or_default();
+        let include = include.display();
+        let version = self.version.as_deref().unwrap_or("unknown");
+        println!("cargo::metadata=include={include}");
+        println!("cargo::metadata=version={version}");
+        // For this crate's own tests, which read the same headers.
+        println!("cargo::rustc-env=IBVERBS_SYS_INCLUDE={include}");
+        println!("cargo::rustc-env=IBVERBS_SYS_VERSION={version}");
     }
 }
 
@@ -74,6 +78,15 @@ pub(crate) fn find() -> Result<Headers, String> {
         Some(prefix) => in_prefix(Path::new(&prefix))?,
         None => by_pkg_config()?,
     };
+    for header in HEADERS {
+        let found = headers
+            .include
+            .iter()
+            .map(|dir| dir.join(header))
+            .find(|path| path.is_file());
+        let found = found.ok_or_else(|| format!("There is no {header}.\n{MISSING}"))?;
+        println!("cargo::rerun-if-changed={}", found.display());
+    }
     let too_old = match headers.version.as_deref() {
         Some(found) => older(found, RECORDED).then(|| found.to_owned()),
         None => (!headers.contain(NEWEST_BOUND)).then(|| format!("without {NEWEST_BOUND}")),
@@ -88,11 +101,12 @@ pub(crate) fn find() -> Result<Headers, String> {
 }
 
 fn in_prefix(prefix: &Path) -> Result<Headers, String> {
-    for header in ["include/infiniband/verbs.h", "include/rdma/rdma_cma.h"] {
-        if !prefix.join(header).is_file() {
+    let include = prefix.join("include");
+    for header in HEADERS {
+        if !include.join(header).is_file() {
+            let prefix = prefix.display();
             return Err(format!(
-                "{PREFIX} is {}, but there is no {header} in it.",
-                prefix.display()
+                "{PREFIX} is {prefix}, but there is no include/{header} in it."
             ));
         }
     }
@@ -105,7 +119,7 @@ fn in_prefix(prefix: &Path) -> Result<Headers, String> {
         .iter()
         .find_map(|dir| version_in(&dir.join("pkgconfig/libibverbs.pc")));
     Ok(Headers {
-        include: vec![prefix.join("include")],
+        include: vec![include],
         lib,
         version,
     })
@@ -135,10 +149,9 @@ fn by_pkg_config() -> Result<Headers, String> {
         }
     }
     // Not the directories of what these libraries are themselves built on.
-    let bound = ["infiniband/verbs.h", "rdma/rdma_cma.h"];
     headers
         .include
-        .retain(|dir| bound.iter().any(|header| dir.join(header).is_file()));
+        .retain(|dir| HEADERS.iter().any(|header| dir.join(header).is_file()));
     headers.include.dedup();
     headers.lib.dedup();
     Ok(headers)

@@ -1,6 +1,7 @@
 //! Rust from the headers.
 
 use std::fs;
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use bindgen::callbacks::{
@@ -132,11 +133,9 @@ fn plain(bindings: &str) -> String {
     const NAME: &str = "_bindgen_ty_";
     let mut text = String::new();
     for line in bindings.lines() {
-        let parts = line
-            .split_once(&format!(": {NAME}"))
-            .and_then(|(head, tail)| {
-                Some((head, tail.trim_start_matches(|c: char| c.is_ascii_digit())))
-            });
+        let number = |c: char| c.is_ascii_digit();
+        let parts = line.split_once(&format!(": {NAME}"));
+        let parts = parts.map(|(head, tail)| (head, tail.trim_start_matches(number)));
         match parts {
             _ if line.starts_with(&format!("pub type {NAME}")) => continue,
             Some((head, value)) if head.starts_with("pub const ") => {
@@ -202,17 +201,11 @@ impl Aliases {
     }
 }
 
-/// Formats with the rustfmt of the running toolchain and the workspace's settings.
+/// Formats with the toolchain's rustfmt and the settings of the workspace this runs in.
 fn rustfmt(text: &str) -> Result<String, String> {
-    use std::io::Write;
     let failed = |error: std::io::Error| format!("cannot run rustfmt: {error}");
     let mut child = Command::new("rustfmt")
-        .args([
-            "--edition",
-            "2024",
-            "--config",
-            "max_width=100,use_field_init_shorthand=true",
-        ])
+        .args(["--edition", "2024"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -141,7 +141,7 @@ struct Growing {
 fn growing(ty: &Type) -> Option<Growing> {
     let Type::Ptr(pointer) = ty else { return None };
     let name = last(&pointer.elem)?;
-    COPIED.contains(&name.as_str()).then(|| Growing {
+    COPIED.contains(&name.as_str()).then_some(Growing {
         name,
         writable: matches!(pointer.mutability, syn::PointerMutability::Mut(_)),
     })

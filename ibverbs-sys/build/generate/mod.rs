@@ -25,6 +25,8 @@ pub(crate) fn requested(headers: &Headers) -> Result<bool, String> {
         return Ok(false);
     };
 
+    // A directory that was removed since is written to again.
+    println!("cargo::rerun-if-changed={}", out.display());
     let version = headers
         .version
         .as_deref()

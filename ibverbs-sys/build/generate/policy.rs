@@ -1,7 +1,7 @@
 //! What the headers cannot tell the generator.
 
 /// The headers whose declarations are bound. Types of others come along where these need them.
-pub(super) const HEADERS: [&str; 8] = [
+pub(crate) const HEADERS: [&str; 8] = [
     "infiniband/verbs.h",
     "infiniband/ib.h",
     "infiniband/opcode.h",
@@ -13,27 +13,27 @@ pub(super) const HEADERS: [&str; 8] = [
 ];
 
 /// The header that gives kernel enumerations verbs' names by `#define`.
-pub(super) const ALIASES: &str = "infiniband/verbs_api.h";
+pub(crate) const ALIASES: &str = "infiniband/verbs_api.h";
 
 /// Enumerations of the kernel that have single values with verbs' names.
-pub(super) const KERNEL_FLAGS: [&str; 3] = [
+pub(crate) const KERNEL_FLAGS: [&str; 3] = [
     "ib_uverbs_access_flags",
     "ib_uverbs_advise_mr_flag",
     "ib_uverbs_query_port_flags",
 ];
 
 /// Functions and macros that are not bound, with the reason, one a line.
-pub(super) const EXCLUDED: &str = include_str!("../../shim/EXCLUDED");
+pub(crate) const EXCLUDED: &str = include_str!("../../shim/EXCLUDED");
 
 /// Their shim is in `shim/by_hand.c`, with the reason.
-pub(super) const BY_HAND: [&str; 2] = ["ibv_query_gid_table", "rfcntl"];
+pub(crate) const BY_HAND: [&str; 2] = ["ibv_query_gid_table", "rfcntl"];
 
 /// The header declares the second function for old programs, and hides it behind a macro of the
 /// same name; the first is what the macro calls, whose prototype is the one to bind.
-pub(super) const RENAMED: [(&str, &str); 1] = [("___ibv_query_port", "ibv_query_port")];
+pub(crate) const RENAMED: [(&str, &str); 1] = [("___ibv_query_port", "ibv_query_port")];
 
 /// Types that are not the libraries' own: the libc crate has them, right for each architecture.
-pub(super) const LIBC: [&str; 15] = [
+pub(crate) const LIBC: [&str; 15] = [
     "fd_set",
     "iovec",
     "msghdr",
@@ -54,7 +54,7 @@ pub(super) const LIBC: [&str; 15] = [
 /// Structs that the caller provides and that may grow at their end, from release to release: as
 /// arguments they pass through a local of the header's type. In 44.0 to 65.0 one of them did,
 /// `ibv_port_attr`; the others have a `comp_mask` or a size argument for the day they do.
-pub(super) const COPIED: [&str; 25] = [
+pub(crate) const COPIED: [&str; 25] = [
     "ibv_alloc_dm_attr",
     "ibv_counter_attach_attr",
     "ibv_counters_init_attr",
@@ -83,11 +83,11 @@ pub(super) const COPIED: [&str; 25] = [
 ];
 
 /// Structs that the library allocates and hands out pointers to. What we bind of them stays where
-/// it is, and they may grow at their end.
-pub(super) const HANDLES: [&str; 22] = [
+/// it is, and they may grow at their end; but not those that others begin or end with, `ibv_qp` and
+/// `ibv_context`.
+pub(crate) const HANDLES: [&str; 20] = [
     "ibv_ah",
     "ibv_comp_channel",
-    "ibv_context",
     "ibv_counters",
     "ibv_cq",
     "ibv_cq_ex",
@@ -98,7 +98,6 @@ pub(super) const HANDLES: [&str; 22] = [
     "ibv_mr",
     "ibv_mw",
     "ibv_pd",
-    "ibv_qp",
     "ibv_qp_ex",
     "ibv_rwq_ind_table",
     "ibv_srq",
@@ -110,10 +109,10 @@ pub(super) const HANDLES: [&str; 22] = [
 ];
 
 /// Grows at its front: fields keep their distance from the end.
-pub(super) const GROWS_AT_FRONT: &str = "verbs_context";
+pub(crate) const GROWS_AT_FRONT: &str = "verbs_context";
 
 /// Enumerations whose values are combined by `|`.
-pub(super) const FLAGS: [&str; 10] = [
+pub(crate) const FLAGS: [&str; 10] = [
     "ibv_.*_flags2?",
     "ibv_.*_mask",
     "ibv_.*_cap_bits",

@@ -1,0 +1,20 @@
+//! What the tests of the shim share: the compiler and the headers that the crate was built with.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The C compiler, which looks for headers in `first` and then where the shim's were found.
+pub(crate) fn compiler(first: &[PathBuf]) -> Command {
+    let mut command = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    command.arg("-D_GNU_SOURCE");
+    for dir in first.iter().chain(&include()) {
+        command.arg("-I").arg(dir);
+    }
+    command
+}
+
+/// The search path of the headers that the shim was compiled against.
+pub(crate) fn include() -> Vec<PathBuf> {
+    env::split_paths(env!("IBVERBS_SYS_INCLUDE")).collect()
+}

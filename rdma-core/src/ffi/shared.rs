@@ -61,6 +61,31 @@ impl Shared {
         self.claims.load(Ordering::Acquire) == 0
     }
 
+    /// The bytes, if no write claim is held.
+    ///
+    /// Only the owner of the one [`Arc`] that is in no claim calls this and the functions below,
+    /// and through `&mut` those that write, so that a write claim and this borrow exclude each other.
+    #[inline]
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        if self.claims.load(Ordering::Acquire) == WRITER {
+            return None;
+        }
+        // SAFETY: nobody writes to the span, and the caller's borrow of the owner keeps write
+        // claims from being made while the bytes are borrowed.
+        Some(unsafe { (*self.span.get()).bytes() })
+    }
+
+    /// The bytes for writing, if no claim is held. The owner is exclusively borrowed meanwhile, so
+    /// that no claim is made.
+    #[inline]
+    pub(crate) fn bytes_mut(owner: &mut Arc<Self>) -> Option<&mut [u8]> {
+        if owner.claims.load(Ordering::Acquire) != 0 {
+            return None;
+        }
+        // SAFETY: no claim is held, and none can be made while the owner is exclusively borrowed.
+        Some(unsafe { (*owner.span.get()).bytes_mut() })
+    }
+
     #[inline]
     pub(crate) fn claim_read(self: &Arc<Self>) -> Option<Reading> {
         let add = |claims: u32| (claims < WRITER - 1).then(|| claims + 1);

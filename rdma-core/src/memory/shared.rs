@@ -14,7 +14,7 @@ use crate::ffi::{Reading, Shared, Span, Writing};
 /// It is for layers where a handle to memory must stay usable while the device has the memory: an
 /// operation holds a claim until it completes, even if whoever started it is gone, and another use
 /// in the meantime fails with [`Error::InUse`] instead of waiting. A claim costs one atomic
-/// operation.
+/// operation; borrowing the bytes costs a look.
 #[derive(Debug)]
 pub struct SharedBuffer {
     shared: Arc<Shared>,
@@ -67,7 +67,7 @@ impl SharedBuffer {
     /// [`Error::InUse`] while it is claimed at all, [`Error::OutOfRange`] if the range is not
     /// inside.
     #[inline]
-    pub fn try_write(&self, range: impl RangeBounds<usize>) -> Result<WriteClaim> {
+    pub fn try_write(&mut self, range: impl RangeBounds<usize>) -> Result<WriteClaim> {
         let range = resolve(range, self.len())?;
         match self.shared.claim_write() {
             Some(writing) => Ok(WriteClaim { writing, range }),
@@ -75,6 +75,33 @@ impl SharedBuffer {
                 holder: "something that reads or writes it",
             }),
         }
+    }
+
+    /// The bytes, if nobody writes them.
+    ///
+    /// While they are borrowed nobody can begin to: a write claim needs `&mut self`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`] while it is claimed for writing.
+    #[inline]
+    pub fn bytes(&self) -> Result<&[u8]> {
+        self.shared.bytes().ok_or(Error::InUse {
+            holder: "something that writes to it",
+        })
+    }
+
+    /// The bytes for writing, if nobody has a claim.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`] while it is claimed at all.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
+        let Self { shared } = self;
+        Shared::bytes_mut(shared).ok_or(Error::InUse {
+            holder: "something that reads or writes it",
+        })
     }
 
     /// The buffer again, if no claim is held.

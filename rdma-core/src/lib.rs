@@ -97,8 +97,8 @@ pub use device::{
 };
 pub use error::{Errno, Error, Result};
 pub use memory::{
-    AccessFlags, Buffer, Claim, ExposedMemory, FrozenBuffer, Gather, Part, ReadClaim, RemoteMemory,
-    Scatter, SharedBuffer, WriteClaim,
+    AccessFlags, Buffer, Claim, ExposedMemory, FrozenBuffer, Gather, LentMemory, Part, ReadClaim,
+    RemoteMemory, Scatter, SharedBuffer, WriteClaim,
 };
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{

@@ -149,6 +149,18 @@ impl Writing {
     }
 }
 
+impl Writing {
+    /// The cell, unclaimed, if this claim is all that holds it.
+    pub(crate) fn into_shared(self) -> Result<Arc<Shared>, Self> {
+        // The write claim excludes readers, so the only other holder there can be is the owner.
+        if Arc::strong_count(&self.shared) == 1 {
+            Ok(Arc::clone(&self.shared))
+        } else {
+            Err(self)
+        }
+    }
+}
+
 impl Drop for Writing {
     fn drop(&mut self) {
         self.shared.claims.store(0, Ordering::Release);

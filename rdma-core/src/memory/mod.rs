@@ -18,6 +18,7 @@ mod access;
 mod buffer;
 mod exposed;
 mod gather;
+mod lent;
 mod remote;
 mod shared;
 
@@ -25,5 +26,6 @@ pub use access::AccessFlags;
 pub use buffer::{Buffer, FrozenBuffer};
 pub use exposed::ExposedMemory;
 pub use gather::{Elements, Gather, Part, Scatter};
+pub use lent::LentMemory;
 pub use remote::RemoteMemory;
 pub use shared::{Claim, ReadClaim, SharedBuffer, WriteClaim};

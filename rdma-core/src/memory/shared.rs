@@ -7,7 +7,7 @@ use super::Buffer;
 use super::buffer::resolve;
 use super::gather::{Elements, Gather, Scatter, sealed};
 use crate::error::{Error, Result};
-use crate::ffi::{Reading, Shared, Span, Writing};
+use crate::ffi::{Reading, RegionHandle, Shared, Span, Writing};
 
 /// A buffer that is claimed for each use, by any number of readers or one writer.
 ///
@@ -104,6 +104,16 @@ impl SharedBuffer {
         })
     }
 
+    /// Makes it a claim for writing to a range, without an owner beside it; from there
+    /// [`WriteClaim::into_shared`] leads back. Nothing is allocated either way.
+    ///
+    /// # Errors
+    ///
+    /// The shared buffer itself, while it is claimed, or if the range is not inside.
+    pub fn into_claim(mut self, range: impl RangeBounds<usize>) -> Result<WriteClaim, Self> {
+        self.try_write(range).map_err(|_| self)
+    }
+
     /// The buffer again, if no claim is held.
     ///
     /// # Errors
@@ -124,6 +134,18 @@ pub struct ReadClaim {
     range: Range<usize>,
 }
 
+impl ReadClaim {
+    /// The registration and the range of its memory that this claims.
+    pub(super) fn place(&self) -> (&RegionHandle, Range<usize>) {
+        let span = self.reading.span();
+        let start = span.range().start;
+        (
+            span.region(),
+            start + self.range.start..start + self.range.end,
+        )
+    }
+}
+
 impl Deref for ReadClaim {
     type Target = [u8];
 
@@ -138,6 +160,21 @@ impl Deref for ReadClaim {
 pub struct WriteClaim {
     writing: Writing,
     range: Range<usize>,
+}
+
+impl WriteClaim {
+    /// Ends the claim; the memory is a shared buffer again, if the one it was claimed from is gone.
+    ///
+    /// # Errors
+    ///
+    /// The claim itself, if the shared buffer it was claimed from still exists.
+    pub fn into_shared(self) -> Result<SharedBuffer, Self> {
+        let Self { writing, range } = self;
+        match writing.into_shared() {
+            Ok(shared) => Ok(SharedBuffer { shared }),
+            Err(writing) => Err(Self { writing, range }),
+        }
+    }
 }
 
 impl Deref for WriteClaim {

@@ -61,9 +61,7 @@ pub(crate) fn run(shell: &Shell, check: bool) -> anyhow::Result<()> {
     match (stale.join(", "), check) {
         (stale, _) if stale.is_empty() => println!("The bindings are up to date."),
         (stale, false) => println!("Written under ibverbs-sys: {stale}."),
-        (stale, true) => bail!(
-            "stale under ibverbs-sys: {stale}. Run `cargo xtask bindgen`"
-        ),
+        (stale, true) => bail!("stale under ibverbs-sys: {stale}. Run `cargo xtask bindgen`"),
     }
     Ok(())
 }

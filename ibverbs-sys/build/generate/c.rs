@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use syn::Type;
 
 use super::model::{Function, Kind, Model, Record, is_unnamed, is_unnamed_type, last};
-use super::policy::{BY_HAND, COPIED, GROWS_AT_FRONT, HANDLES, LIBC};
+use super::policy::{BY_HAND, COPIED, GROWS_AT_FRONT, HANDLES, LIBC, PTHREAD};
 use crate::headers::RECORDED;
 
 /// Whose functions a file has.
@@ -57,8 +57,13 @@ pub(super) fn assertions(model: &Model) -> String {
          #define AT_LEAST(what, value) _Static_assert((what) >= (value), #what \" is less than the bindings have\")\n\
          #define FIELD(type, field, offset) SAME(offsetof(type, field), offset)\n\
          #define FROM_END(type, field, distance) SAME(sizeof(type) - offsetof(type, field), distance)\n\
-         #define SIZE(type, field, size) SAME(sizeof(((type *)0)->field), size)\n\n",
+         #define SIZE(type, field, size) SAME(sizeof(((type *)0)->field), size)\n\n\
+         /* How much larger than on x86-64, whose numbers these are. */\n",
     );
+    for (ty, size) in PTHREAD {
+        _ = writeln!(text, "#define EXTRA_{ty} (sizeof({ty}) - {size})");
+    }
+    text.push('\n');
     for (name, record) in &model.records {
         // A type without a name in C is checked as part of the one it is in.
         if !is_unnamed_type(name) && record.size > 0 {
@@ -209,7 +214,8 @@ struct Layout<'a> {
 impl Layout<'_> {
     fn check(&mut self) {
         let check = if grows(self.name) { "AT_LEAST" } else { "SAME" };
-        let (ty, size) = (self.c_name(), self.outer.size);
+        let ty = self.c_name();
+        let size = with_extra(self.outer.size, &self.model.pthread(self.outer));
         _ = writeln!(self.text, "{check}(sizeof({ty}), {size});");
         self.fields(self.outer, "", 0);
     }
@@ -242,13 +248,20 @@ impl Layout<'_> {
             }
             let path = format!("{path}{}", c_field(field));
             let c_name = self.c_name();
+            let (before, after): (Vec<_>, Vec<_>) = model
+                .pthread(self.outer)
+                .into_iter()
+                .partition(|(at, _)| *at < offset);
             if self.name == GROWS_AT_FRONT {
-                let distance = self.outer.size - offset;
+                let distance = with_extra(self.outer.size - offset, &after);
                 _ = writeln!(self.text, "FROM_END({c_name}, {path}, {distance});");
             } else {
+                let offset = with_extra(offset, &before);
                 _ = writeln!(self.text, "FIELD({c_name}, {path}, {offset});");
             }
             if let Some(size) = model.size(ty).filter(|_| !grows(&name)) {
+                let within = model.records.get(&name).map(|inner| model.pthread(inner));
+                let size = with_extra(size, &within.unwrap_or_default());
                 _ = writeln!(self.text, "SIZE({c_name}, {path}, {size});");
             }
             if let Some(inner) = inner {
@@ -256,6 +269,12 @@ impl Layout<'_> {
             }
         }
     }
+}
+
+/// A number of x86-64, and what it takes to make it one of the architecture that is built for.
+fn with_extra(number: usize, types: &[(usize, &str)]) -> String {
+    let extra = types.iter().map(|(_, ty)| format!(" + EXTRA_{ty}"));
+    format!("{number}{}", extra.collect::<String>())
 }
 
 /// Whether a struct may be larger in newer headers.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::policy::PTHREAD;
 use syn::{Expr, ForeignItem, Item, ItemConst, ReturnType, Type};
 
 /// A function and its prototype.
@@ -183,6 +184,25 @@ impl Model {
     /// The struct or union that a type names.
     pub(super) fn record_of(&self, ty: &Type) -> Option<&Record> {
         self.records.get(&last(ty)?)
+    }
+
+    /// The types of libc in a record that are not the same size everywhere, and where they are.
+    pub(super) fn pthread(&self, record: &Record) -> Vec<(usize, &'static str)> {
+        let mut found = Vec::new();
+        for (field, ty) in &record.fields {
+            let offset = record.offsets.get(field).copied().unwrap_or(0);
+            let name = last(ty).unwrap_or_default();
+            found.extend(
+                PTHREAD
+                    .iter()
+                    .filter(|(ty, _)| *ty == name)
+                    .map(|(ty, _)| (offset, *ty)),
+            );
+            let inner = self.records.get(&name).map(|inner| self.pthread(inner));
+            let inner = inner.unwrap_or_default().into_iter();
+            found.extend(inner.map(|(within, ty)| (offset + within, ty)));
+        }
+        found
     }
 
     /// In bytes; none where it is libc's to say.

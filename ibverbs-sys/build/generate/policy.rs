@@ -51,6 +51,10 @@ pub(crate) const LIBC: [&str; 15] = [
     "timeval",
 ];
 
+/// Those of them that other structs contain and that have another size on another architecture,
+/// with the size on x86-64, where the bindings are generated.
+pub(crate) const PTHREAD: [(&str, usize); 2] = [("pthread_cond_t", 48), ("pthread_mutex_t", 40)];
+
 /// Structs that the caller provides and that may grow at their end, from release to release: as
 /// arguments they pass through a local of the header's type. In 44.0 to 65.0 one of them did,
 /// `ibv_port_attr`; the others have a `comp_mask` or a size argument for the day they do.

@@ -9,7 +9,7 @@ pub(crate) const RECORDED: &str = include_str!("../shim/HEADERS").trim_ascii();
 /// Set to the root of a tree such as MOFED's or DOCA's, it takes precedence over pkg-config.
 const PREFIX: &str = "IBVERBS_SYS_PREFIX";
 
-/// What release [`RECORDED`] brought: tells the age of headers that state no version.
+/// What release [`RECORDED`] brought: tells the age of headers that are numbered in another way.
 const NEWEST_BOUND: &str = "ibv_wr_atomic_write";
 
 const LIBRARIES: [&str; 2] = ["ibverbs", "rdmacm"];
@@ -88,13 +88,15 @@ pub(crate) fn find() -> Result<Headers, String> {
         println!("cargo::rerun-if-changed={}", found.display());
     }
     let too_old = match headers.version.as_deref() {
-        Some(found) => older(found, RECORDED).then(|| found.to_owned()),
-        None => (!headers.contain(NEWEST_BOUND)).then(|| format!("without {NEWEST_BOUND}")),
+        Some(found) if older(found, RECORDED) => Some(found),
+        _ if !headers.contain(NEWEST_BOUND) => Some("(without a known version)"),
+        _ => None,
     };
     match too_old {
         None => Ok(headers),
         Some(found) => Err(format!(
-            "The headers of rdma-core {found} are too old: ibverbs-sys needs {RECORDED} or newer.\n\
+            "The headers of rdma-core {found} are too old: ibverbs-sys needs {RECORDED} or newer, \
+             which declare {NEWEST_BOUND}.\n\
              Upgrade them, or set {PREFIX} to a newer tree."
         )),
     }

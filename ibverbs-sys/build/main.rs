@@ -33,7 +33,7 @@ fn run() -> Result<(), String> {
     if generate::requested(&headers)? {
         return Ok(());
     }
-    shim::compile(&headers);
+    shim::compile(&headers)?;
     headers.emit();
     Ok(())
 }

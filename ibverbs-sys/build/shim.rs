@@ -6,7 +6,7 @@ use crate::headers::Headers;
 /// function of librdmacm takes nothing from its object and is not linked against that library.
 const SOURCES: [&str; 4] = ["verbs.c", "rdmacm.c", "by_hand.c", "layout.c"];
 
-pub(crate) fn compile(headers: &Headers) {
+pub(crate) fn compile(headers: &Headers) -> Result<(), String> {
     cc::Build::new()
         .files(SOURCES.map(|file| format!("shim/{file}")))
         .includes(&headers.include)
@@ -19,5 +19,16 @@ pub(crate) fn compile(headers: &Headers) {
         .flag("-Werror=incompatible-pointer-types")
         .flag("-Werror=int-conversion")
         .flag_if_supported("-Wno-deprecated-declarations")
-        .compile("ibverbs_shim");
+        .try_compile("ibverbs_shim")
+        .map_err(|error| {
+            let version = headers
+                .version
+                .as_deref()
+                .unwrap_or("of an unknown version");
+            format!(
+                "The C shim does not build against the headers of rdma-core {version}: {error}\n\
+                 Where an assertion failed, these headers changed in a way that this version of \
+                 ibverbs-sys does not know."
+            )
+        })
 }

@@ -27,15 +27,14 @@
 //!
 //! # Newer headers
 //! The bindings are those of rdma-core 44.0, and the crate builds with its headers and any newer;
-//! older ones are refused. When the shim is compiled,
-//! - every field and every constant bound here is compared with the header's. A difference is an
-//!   error of the build, never a program that reads the wrong bytes.
+//! older ones are refused.
+//! - Every field and every constant bound here is compared with the header's when the shim is
+//!   compiled. A difference is an error of the build, never a program that reads the wrong bytes.
 //! - Structs that the caller provides and that grow from release to release, such as
 //!   [`ibv_port_attr`], [`ibv_device_attr_ex`] and [`ibv_qp_init_attr_ex`], pass through a local of
 //!   the header's own type. The library may fill all of it; the caller gets the part known here.
-//! - Structs that the library allocates, such as [`ibv_context`] and [`ibv_qp`], may be larger than
-//!   the type here. Use them behind the pointer you got, never by value.
-//!
+//! - Structs that the library allocates, such as [`ibv_cq`] and [`ibv_mr`], may be larger than the
+//!   type here. Use them behind the pointer you got, never by value.
 //!
 //! Every release of rdma-core from 44.0 to 65.0 was built against, for x86-64 and the first and the
 //! last of them for aarch64; shims of 44.0 and of 65.0 ran on the libraries of 44.0 and of 65.0.

@@ -34,6 +34,36 @@ xflags::xflags! {
                 repeated command: OsString
             }
         }
+        /// Run every test of the workspace. Those that need a device run on Soft-RoCE, here if
+        /// there is a device, else in the guest.
+        cmd test {
+            /// Only tests that need no device.
+            optional --host-only
+            /// Only tests that need a device.
+            optional --device-only
+            /// Only tests with this in their names.
+            optional --filter name: String
+            /// Test on this RDMA device of this machine instead of Soft-RoCE.
+            optional --device name: String
+        }
+        /// Run the benchmarks, on Soft-RoCE unless told otherwise. Results go to target/rdma-bench.
+        cmd bench {
+            /// Few sizes and short runs.
+            optional --quick
+            /// Measure this RDMA device of this machine instead of Soft-RoCE.
+            optional --device name: String
+            /// End the benchmarks after this time; 0 is no limit [7200].
+            optional --timeout seconds: u64
+            /// More arguments for the benchmark program, after `--`.
+            repeated arguments: OsString
+        }
+        /// Run the programs that PLAN lists; `test` calls this in the guest.
+        cmd run-plan {
+            /// Programs with their limits.
+            required plan: PathBuf
+            /// Where the outcomes go.
+            required outcomes: PathBuf
+        }
         /// Regenerate the checked-in bindings.
         cmd bindgen {
             /// Only compare them.

@@ -3,7 +3,9 @@
 //! It depends on none of the workspace's crates, so it builds on a machine that has cargo and a C
 //! compiler and nothing else, and installs what the others need.
 
+mod bench;
 mod bindgen;
+mod cargo;
 mod environment;
 mod flags;
 mod guest;
@@ -12,15 +14,17 @@ mod packages;
 mod project;
 mod rxe;
 mod soft_roce;
+mod test;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use xshell::Shell;
 
-use crate::flags::{OnCmd, Rxe, Xtask, XtaskCmd};
+use crate::flags::{Bench, OnCmd, Rxe, Test, Xtask, XtaskCmd};
 use crate::guest::job::Links;
 use crate::rxe::Requirements;
+use crate::soft_roce::device;
 
 fn main() -> ExitCode {
     match Xtask::from_env_or_exit().run() {
@@ -39,6 +43,9 @@ impl Xtask {
             XtaskCmd::On(on) => match on.subcommand {
                 OnCmd::Rxe(flags) => rxe::run(&shell, &flags.requirements(), flags.command),
             },
+            XtaskCmd::Test(flags) => test::run(&shell, &flags.selection()),
+            XtaskCmd::Bench(flags) => bench::run(&shell, flags.choice()),
+            XtaskCmd::RunPlan(flags) => test::run_plan(&flags.plan, &flags.outcomes).map(|()| 0),
             XtaskCmd::Bindgen(flags) => bindgen::run(&shell, flags.check).map(|()| 0),
         }
     }
@@ -52,11 +59,7 @@ impl Rxe {
             (false, true) => Links::Veth,
             (false, false) => usual.links,
         };
-        let limit = match self.timeout {
-            None => usual.limit,
-            Some(0) => None,
-            Some(seconds) => Some(Duration::from_secs(seconds)),
-        };
+        let limit = self.timeout.map_or(usual.limit, limit_of);
         Requirements {
             guest: self.guest,
             links,
@@ -66,6 +69,34 @@ impl Rxe {
             cpus: self.cpu.unwrap_or(usual.cpus),
             memory: self.memory.unwrap_or(usual.memory),
             shares: self.share.clone(),
+            ..usual
         }
     }
+}
+
+impl Test {
+    fn selection(self) -> test::Selection {
+        test::Selection {
+            host: !self.device_only,
+            device: !self.host_only,
+            filter: self.filter,
+            on: self.device.or_else(device::wished),
+        }
+    }
+}
+
+impl Bench {
+    fn choice(self) -> bench::Choice {
+        bench::Choice {
+            quick: self.quick,
+            device: self.device.or_else(device::wished),
+            limit: limit_of(self.timeout.unwrap_or(7200)),
+            arguments: self.arguments,
+        }
+    }
+}
+
+/// A time limit by its number of seconds, of which 0 is none.
+fn limit_of(seconds: u64) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(seconds))
 }

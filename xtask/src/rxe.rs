@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -23,6 +24,8 @@ const MTU: u32 = 4200;
 /// What a command needs of the machine that it runs on.
 #[derive(Clone, Debug)]
 pub(crate) struct Requirements {
+    /// This RDMA device of this machine, whatever its kind, and no other.
+    pub(crate) device: Option<String>,
     /// Never this machine.
     pub(crate) guest: bool,
     /// Links of the guest.
@@ -39,12 +42,17 @@ pub(crate) struct Requirements {
     pub(crate) memory: u32,
     /// Directories that the guest may write to.
     pub(crate) shares: Vec<PathBuf>,
+    /// Where to run instead of the current directory.
+    pub(crate) directory: Option<PathBuf>,
+    /// Variables besides the caller's.
+    pub(crate) environment: Vec<(OsString, OsString)>,
 }
 
 impl Default for Requirements {
     fn default() -> Self {
         let here = thread::available_parallelism().map_or(1, |count| count.get().min(8) as u32);
         Self {
+            device: None,
             guest: false,
             links: Links::Dummy,
             modules: Vec::new(),
@@ -54,50 +62,65 @@ impl Default for Requirements {
             cpus: here.max(2),
             memory: 2048,
             shares: Vec::new(),
+            directory: None,
+            environment: Vec::new(),
         }
     }
 }
 
-/// Runs `command` in the current directory with the caller's environment, and returns its exit
-/// status.
+/// Runs `command` with the caller's environment, and returns its exit status.
 pub(crate) fn run(
     shell: &Shell,
     requirements: &Requirements,
     command: Vec<OsString>,
 ) -> anyhow::Result<u8> {
     ensure!(!command.is_empty(), "no command: put it behind `--`");
-    let here = device::list();
-    let enough = match requirements.links {
-        Links::Dummy => !here.is_empty(),
-        Links::None | Links::Veth => false,
-    };
-    if !requirements.guest && enough && requirements.modules.is_empty() {
-        run_here(&here[0].name, command, requirements.limit)
-    } else {
-        run_in_guest(shell, requirements, command)
+    match device_here(requirements)? {
+        Some(device) => run_here(&device, requirements, &command),
+        None => run_in_guest(shell, requirements, command),
     }
 }
 
-fn run_here(device: &str, command: Vec<OsString>, limit: Option<Duration>) -> anyhow::Result<u8> {
+/// The device of this machine that meets `requirements`.
+fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
+    if let Some(name) = &requirements.device {
+        ensure!(
+            device::exists(name),
+            "this machine has no RDMA device `{name}`; `ibv_devices` lists those it has"
+        );
+        return Ok(Some(name.clone()));
+    }
+    // Other links and modules are for a machine that is ours alone.
+    let ordinary = requirements.links == Links::Dummy && requirements.modules.is_empty();
+    if requirements.guest || !ordinary {
+        return Ok(None);
+    }
+    Ok(device::list().into_iter().next().map(|device| device.name))
+}
+
+fn run_here(device: &str, requirements: &Requirements, command: &[OsString]) -> anyhow::Result<u8> {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     eprintln!("$ {}={device} {}", environment::DEVICE, words.join(" "));
     let mut child = Command::new(&command[0]);
     child.args(&command[1..]).stdin(Stdio::null());
-    child.env_clear().envs(environment::with_device(device));
+    child.env_clear().envs(environment_of(device, requirements));
+    if let Some(directory) = &requirements.directory {
+        child.current_dir(directory);
+    }
     let group = match Group::spawn(&mut child) {
         Ok(group) => group,
         Err(error) => {
             eprintln!("{}: {error}", words[0]);
-            return Ok(if error.kind() == std::io::ErrorKind::NotFound {
+            return Ok(if error.kind() == ErrorKind::NotFound {
                 127
             } else {
                 126
             });
         }
     };
-    match group.wait(limit)? {
+    match group.wait(requirements.limit)? {
         Some(status) => Ok(exit_code(status)),
-        None => Ok(timed_out(limit)),
+        None => Ok(timed_out(requirements.limit)),
     }
 }
 
@@ -112,10 +135,14 @@ fn run_in_guest(
         .iter()
         .map(|dir| shared(dir))
         .collect::<Result<_, _>>()?;
+    let directory = match &requirements.directory {
+        Some(directory) => directory.clone(),
+        None => env::current_dir().context("the current directory")?,
+    };
     let job = Job {
         command,
-        directory: env::current_dir()?,
-        environment: environment::with_device("rxe_0"),
+        directory,
+        environment: environment_of("rxe_0", requirements),
         links: requirements.links,
         mtu: requirements.mtu,
         shares,
@@ -131,6 +158,24 @@ fn run_in_guest(
         Ended::Exit(status) => Ok(status),
         Ended::TimedOut => Ok(timed_out(requirements.limit)),
     }
+}
+
+/// The caller's environment with what is required; the device's name only where none is given.
+fn environment_of(device: &str, requirements: &Requirements) -> Vec<(OsString, OsString)> {
+    let mut environment = environment::with_device(device);
+    if requirements.device.is_some() {
+        environment.retain(|(name, _)| name != environment::DEVICE);
+        environment.push((environment::DEVICE.into(), device.into()));
+    }
+    let given = |name: &OsString| {
+        requirements
+            .environment
+            .iter()
+            .any(|(given, _)| given == name)
+    };
+    environment.retain(|(name, _)| !given(name));
+    environment.extend(requirements.environment.iter().cloned());
+    environment
 }
 
 fn timed_out(limit: Option<Duration>) -> u8 {

@@ -20,6 +20,18 @@ pub(crate) fn list() -> Vec<Device> {
     list_in(Path::new(DEVICES))
 }
 
+/// Whether this machine has an RDMA device of this name, of whatever kind.
+pub(crate) fn exists(name: &str) -> bool {
+    !name.contains('/') && Path::new(DEVICES).join(name).exists()
+}
+
+/// The RDMA device of this machine that the caller's environment names.
+pub(crate) fn wished() -> Option<String> {
+    std::env::var(crate::environment::DEVICE)
+        .ok()
+        .filter(|name| exists(name))
+}
+
 fn list_in(devices: &Path) -> Vec<Device> {
     let Ok(entries) = fs::read_dir(devices) else {
         return Vec::new();

@@ -1,0 +1,196 @@
+//! Building with cargo, and what came out of it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{env, str};
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use crate::{environment, project};
+
+/// What an executable that cargo built is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Unit tests of a library or of a binary.
+    UnitTest,
+    /// Integration tests, or tests in an example.
+    IntegrationTest,
+    /// A benchmark.
+    Benchmark,
+    /// An ordinary program.
+    Program,
+}
+
+/// An executable that cargo built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Executable {
+    /// What it is for.
+    pub(crate) kind: Kind,
+    /// Name of its target.
+    pub(crate) target: String,
+    /// Directory of its package.
+    pub(crate) package: PathBuf,
+    /// The file.
+    pub(crate) path: PathBuf,
+}
+
+impl Executable {
+    /// The package as people call it: its directory below the workspace's root.
+    pub(crate) fn package_name(&self) -> String {
+        let below = self.package.strip_prefix(project::root());
+        below.unwrap_or(&self.package).display().to_string()
+    }
+}
+
+/// A call of cargo at the root of the workspace, in the caller's environment.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args(arguments)
+        .current_dir(project::root())
+        .env_clear()
+        .envs(environment::inherited());
+    eprintln!("$ cargo {}", arguments.join(" "));
+    command
+}
+
+/// Builds, and returns the executables.
+pub(crate) fn build(arguments: &[&str]) -> anyhow::Result<Vec<Executable>> {
+    let arguments = [arguments, &["--message-format=json-render-diagnostics"]].concat();
+    let output = cargo(&arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("starting cargo")?;
+    ensure!(output.status.success(), "the build failed");
+    executables(str::from_utf8(&output.stdout)?)
+}
+
+fn executables(messages: &str) -> anyhow::Result<Vec<Executable>> {
+    let mut found = Vec::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Value = serde_json::from_str(line).context("a message of cargo")?;
+        if message["reason"] != "compiler-artifact" {
+            continue;
+        }
+        let Some(path) = message["executable"].as_str() else {
+            continue;
+        };
+        let target = &message["target"];
+        let is_test = message["profile"]["test"] == true;
+        let kind = match (target["kind"][0].as_str(), is_test) {
+            (Some("bench"), _) => Kind::Benchmark,
+            (Some("test" | "example"), true) => Kind::IntegrationTest,
+            (Some("custom-build"), _) => continue,
+            (_, true) => Kind::UnitTest,
+            (_, false) => Kind::Program,
+        };
+        let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
+        found.push(Executable {
+            kind,
+            target: target["name"].as_str().unwrap_or_default().to_owned(),
+            package: manifest
+                .parent()
+                .context("a manifest without a directory")?
+                .to_owned(),
+            path: path.into(),
+        });
+    }
+    Ok(found)
+}
+
+/// The environment that cargo gives a test or benchmark, besides the caller's: where its package
+/// is, where the package's programs are, and where shared libraries are.
+pub(crate) fn environment_of(
+    executable: &Executable,
+    all: &[Executable],
+) -> Vec<(OsString, OsString)> {
+    let mut environment: Vec<(OsString, OsString)> = vec![
+        (
+            "CARGO_MANIFEST_DIR".into(),
+            executable.package.clone().into(),
+        ),
+        (
+            "CARGO_MANIFEST_PATH".into(),
+            executable.package.join("Cargo.toml").into(),
+        ),
+    ];
+    for program in all {
+        if program.kind == Kind::Program && program.package == executable.package {
+            let name = format!("CARGO_BIN_EXE_{}", program.target);
+            environment.push((name.into(), program.path.clone().into()));
+        }
+    }
+    let deps = executable.path.parent().map(Path::to_owned);
+    let profile = deps.as_deref().and_then(Path::parent).map(Path::to_owned);
+    let inherited = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let places = deps
+        .into_iter()
+        .chain(profile)
+        .chain(env::split_paths(&inherited));
+    if let Ok(places) = env::join_paths(places) {
+        environment.push(("LD_LIBRARY_PATH".into(), places));
+    }
+    environment
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn artifact(kind: &str, test: bool, name: &str) -> String {
+        format!(
+            r#"{{"reason":"compiler-artifact","manifest_path":"/w/p/Cargo.toml","target":{{"kind":["{kind}"],"name":"{name}"}},"profile":{{"test":{test}}},"executable":"/w/target/debug/deps/{name}"}}"#
+        )
+    }
+
+    #[test]
+    fn executables_are_told_apart() {
+        let library = artifact("lib", false, "l").replace("\"/w/target/debug/deps/l\"", "null");
+        let messages = [
+            library,
+            artifact("lib", true, "unit"),
+            artifact("test", true, "integration"),
+            artifact("example", true, "example"),
+            artifact("bench", true, "speed"),
+            artifact("bin", false, "tool"),
+            artifact("custom-build", false, "build-script"),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ];
+        let found = executables(&messages.join("\n")).unwrap();
+        let found: Vec<_> = found.iter().map(|e| (e.target.as_str(), e.kind)).collect();
+        assert_eq!(
+            found,
+            [
+                ("unit", Kind::UnitTest),
+                ("integration", Kind::IntegrationTest),
+                ("example", Kind::IntegrationTest),
+                ("speed", Kind::Benchmark),
+                ("tool", Kind::Program),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_test_finds_its_packages_programs() {
+        let messages = [artifact("test", true, "t"), artifact("bin", false, "tool")].join("\n");
+        let all = executables(&messages).unwrap();
+        let environment = environment_of(&all[0], &all);
+        let value = |name: &str| {
+            let found = environment.iter().find(|(n, _)| n == name);
+            found.map(|(_, value)| value.to_str().unwrap())
+        };
+        assert_eq!(value("CARGO_MANIFEST_DIR"), Some("/w/p"));
+        assert_eq!(
+            value("CARGO_BIN_EXE_tool"),
+            Some("/w/target/debug/deps/tool")
+        );
+        let libraries = value("LD_LIBRARY_PATH").unwrap();
+        assert!(
+            libraries.starts_with("/w/target/debug/deps:/w/target/debug"),
+            "{libraries}"
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! Programs and outcomes as files, to get them into the guest and out of it.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use super::libtest::Counts;
+use super::program::{Outcome, Program};
+
+/// Writes the programs to run to `path`.
+pub(crate) fn write(path: &Path, programs: &[Program]) -> anyhow::Result<()> {
+    let list: Vec<Value> = programs
+        .iter()
+        .map(program_to_json)
+        .collect::<Result<_, _>>()?;
+    fs::write(path, Value::from(list).to_string())
+        .with_context(|| format!("writing {}", path.display()))
+}
+
+/// The programs that `plan` lists.
+pub(crate) fn read(plan: &Path) -> anyhow::Result<Vec<Program>> {
+    let text = fs::read(plan).with_context(|| format!("reading {}", plan.display()))?;
+    let list: Vec<Value> = serde_json::from_slice(&text)?;
+    list.iter()
+        .map(program_from_json)
+        .collect::<Option<_>>()
+        .context("not a plan")
+}
+
+/// Adds an outcome to the file `path`.
+pub(crate) fn append(path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
+    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    writeln!(file, "{}", outcome_to_json(outcome))?;
+    Ok(())
+}
+
+/// Forgets earlier outcomes in `path`.
+pub(crate) fn clear(path: &Path) -> anyhow::Result<()> {
+    File::create(path).with_context(|| format!("writing {}", path.display()))?;
+    Ok(())
+}
+
+/// The outcomes in `path` of `programs`. Those that have none did not come to an end.
+pub(crate) fn outcomes(path: &Path, programs: &[Program]) -> anyhow::Result<Vec<Outcome>> {
+    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    // The last line may be cut short when the machine went down.
+    let values = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let found: Vec<Outcome> = values
+        .filter_map(|value| outcome_from_json(&value))
+        .collect();
+    let outcome = |program: &Program| {
+        let known = found.iter().find(|outcome| outcome.name == program.name);
+        known
+            .cloned()
+            .unwrap_or_else(|| Outcome::failed(&program.name, "did not run to its end", 0.0))
+    };
+    Ok(programs.iter().map(outcome).collect())
+}
+
+fn program_to_json(program: &Program) -> anyhow::Result<Value> {
+    let text = |value: &OsString| {
+        let text = value.to_str().map(str::to_owned);
+        text.with_context(|| format!("{} is not UTF-8", value.display()))
+    };
+    let command: Vec<String> = program.command.iter().map(text).collect::<Result<_, _>>()?;
+    let mut environment = serde_json::Map::new();
+    for (name, value) in &program.environment {
+        environment.insert(text(name)?, text(value)?.into());
+    }
+    Ok(json!({
+        "name": program.name,
+        "command": command,
+        "directory": text(&program.directory.clone().into())?,
+        "environment": environment,
+        "limit": program.limit.as_secs(),
+    }))
+}
+
+fn program_from_json(value: &Value) -> Option<Program> {
+    let words = value["command"].as_array()?.iter();
+    let environment = value["environment"].as_object()?.iter();
+    Some(Program {
+        name: value["name"].as_str()?.to_owned(),
+        command: words
+            .map(|word| word.as_str().map(OsString::from))
+            .collect::<Option<_>>()?,
+        directory: value["directory"].as_str()?.into(),
+        environment: environment
+            .map(|(name, value)| Some((name.into(), value.as_str()?.into())))
+            .collect::<Option<_>>()?,
+        limit: Duration::from_secs(value["limit"].as_u64()?),
+    })
+}
+
+fn outcome_to_json(outcome: &Outcome) -> Value {
+    json!({
+        "name": outcome.name,
+        "passed": outcome.counts.passed,
+        "failed": outcome.counts.failed,
+        "ignored": outcome.counts.ignored,
+        "problem": outcome.problem,
+        "seconds": outcome.seconds,
+    })
+}
+
+fn outcome_from_json(value: &Value) -> Option<Outcome> {
+    Some(Outcome {
+        name: value["name"].as_str()?.to_owned(),
+        counts: Counts {
+            passed: value["passed"].as_u64()?,
+            failed: value["failed"].as_u64()?,
+            ignored: value["ignored"].as_u64()?,
+        },
+        problem: value["problem"].as_str().map(str::to_owned),
+        seconds: value["seconds"].as_f64()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(name: &str, script: &str) -> Program {
+        Program {
+            name: name.into(),
+            command: ["sh", "-c", script].map(OsString::from).to_vec(),
+            directory: "/".into(),
+            environment: vec![("A".into(), "b=c".into())],
+            limit: Duration::from_secs(5),
+        }
+    }
+
+    #[test]
+    fn programs_survive_the_way_into_the_guest() {
+        let program = program("p", "true");
+        let json = program_to_json(&program).unwrap();
+        assert_eq!(program_from_json(&json), Some(program));
+    }
+
+    #[test]
+    fn a_program_without_an_outcome_has_failed() {
+        let directory = std::env::temp_dir().join(format!("xtask-plan-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let (plan, results) = (directory.join("plan"), directory.join("outcomes"));
+        let ok = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured'";
+        let programs = [program("first", ok), program("second", ok)];
+        write(&plan, &programs[..1]).unwrap();
+        clear(&results).unwrap();
+        for program in read(&plan).unwrap() {
+            append(&results, &program.run(std::io::sink())).unwrap();
+        }
+        let outcomes = outcomes(&results, &programs).unwrap();
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(
+            outcomes[0].counts,
+            Counts {
+                passed: 1,
+                failed: 0,
+                ignored: 0
+            }
+        );
+        assert_eq!(outcomes[1].counts.failed, 1);
+        assert!(outcomes[1].problem.is_some());
+    }
+}

@@ -7,6 +7,16 @@ xflags::xflags! {
     /// Automation of the workspace. Every command installs what it needs, prints what it runs,
     /// and can be run twice.
     cmd xtask {
+        /// Set up a Soft-RoCE device: on this machine where its kernel can, else in the guest.
+        cmd softroce-setup {
+            /// Network device for the link [the default route's; without one, a new dummy].
+            optional --netdev interface: String
+            /// Name of the device [the first free of rxe_0, rxe_1, ...].
+            optional --name name: String
+            /// Change nothing: report what is there, what is missing, and how to fix it. The exit
+            /// status tells whether a device can be used.
+            optional --check
+        }
         /// Run a command on a machine of a certain kind.
         cmd on {
             /// Run COMMAND where the kernel's Soft-RoCE device is: here, if there is one, else in a

@@ -21,10 +21,10 @@ use std::time::Duration;
 
 use xshell::Shell;
 
-use crate::flags::{Bench, OnCmd, Rxe, Test, Xtask, XtaskCmd};
+use crate::flags::{Bench, OnCmd, Rxe, SoftroceSetup, Test, Xtask, XtaskCmd};
 use crate::guest::job::Links;
 use crate::rxe::Requirements;
-use crate::soft_roce::device;
+use crate::soft_roce::{Wish, device};
 
 fn main() -> ExitCode {
     match Xtask::from_env_or_exit().run() {
@@ -40,6 +40,10 @@ impl Xtask {
     fn run(self) -> anyhow::Result<u8> {
         let shell = Shell::new()?;
         match self.subcommand {
+            XtaskCmd::SoftroceSetup(flags) if flags.check => soft_roce::check(&shell),
+            XtaskCmd::SoftroceSetup(SoftroceSetup { netdev, name, .. }) => {
+                soft_roce::setup(&shell, &Wish { netdev, name }).map(|()| 0)
+            }
             XtaskCmd::On(on) => match on.subcommand {
                 OnCmd::Rxe(flags) => rxe::run(&shell, &flags.requirements(), flags.command),
             },

@@ -25,6 +25,12 @@ pub(crate) fn exists(name: &str) -> bool {
     !name.contains('/') && Path::new(DEVICES).join(name).exists()
 }
 
+/// Whether port 1 of the device is up: its network device is, and has a carrier.
+pub(crate) fn port_is_active(name: &str) -> bool {
+    let state = fs::read_to_string(Path::new(DEVICES).join(name).join("ports/1/state"));
+    state.is_ok_and(|state| state.trim().ends_with("ACTIVE"))
+}
+
 /// The RDMA device of this machine that the caller's environment names.
 pub(crate) fn wished() -> Option<String> {
     std::env::var(crate::environment::DEVICE)

@@ -1,0 +1,187 @@
+//! The GID table of a RoCE port, and the entry that a connection can use.
+
+use std::fmt;
+use std::fs;
+use std::net::Ipv6Addr;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// An entry of a port's GID table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gid {
+    /// Its index in the table.
+    pub(crate) index: u32,
+    /// The GID, which has the form of an IPv6 address.
+    pub(crate) address: Ipv6Addr,
+    /// Whether it stands for RoCE v2, RDMA over UDP; version 1 shares the address.
+    pub(crate) version_2: bool,
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = if self.version_2 { "v2" } else { "v1" };
+        match self.address.to_ipv4_mapped() {
+            Some(address) => write!(f, "GID index {} ({address}, RoCE {version})", self.index),
+            None => write!(
+                f,
+                "GID index {} ({}, RoCE {version})",
+                self.index, self.address
+            ),
+        }
+    }
+}
+
+/// The used entries of the GID table of port 1 of `device`.
+pub(crate) fn table(device: &str) -> Vec<Gid> {
+    table_in(
+        &Path::new("/sys/class/infiniband")
+            .join(device)
+            .join("ports/1"),
+    )
+}
+
+fn table_in(port: &Path) -> Vec<Gid> {
+    // Unused entries read as zero, or not at all.
+    let entries = (0..256).map_while(|index| {
+        let text = fs::read_to_string(port.join(format!("gids/{index}"))).ok()?;
+        let kind = fs::read_to_string(port.join(format!("gid_attrs/types/{index}")));
+        let version_2 = kind.is_ok_and(|kind| kind.trim() == "RoCE v2");
+        Some(text.trim().parse().ok().map(|address| Gid {
+            index,
+            address,
+            version_2,
+        }))
+    });
+    entries
+        .flatten()
+        .filter(|gid| !gid.address.is_unspecified())
+        .collect()
+}
+
+/// The entry to use, by preference: RoCE v2 before v1, an IPv4 address before a global IPv6 one
+/// before a link-local one. An entry in `unusable` is in the table, but nothing reaches it.
+pub(crate) fn choose<'a>(table: &'a [Gid], unusable: &[Ipv6Addr]) -> Option<&'a Gid> {
+    let usable = table.iter().filter(|gid| !unusable.contains(&gid.address));
+    usable.min_by_key(|gid| {
+        let scope = if gid.address.to_ipv4_mapped().is_some() {
+            0
+        } else if gid.address.is_unicast_link_local() {
+            2
+        } else {
+            1
+        };
+        (!gid.version_2, scope, gid.index)
+    })
+}
+
+/// Waits until `device` has a usable entry, but no longer than `limit`.
+///
+/// An IPv4 entry is usable as soon as it is there. For any other the address must be on `netdev`,
+/// because the kernel makes an entry from the MAC address even where no such address exists, and
+/// duplicate address detection must be over.
+pub(crate) fn wait_usable(device: &str, netdev: &str, limit: Duration) -> Option<Gid> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let table = table(device);
+        let ready = ready_addresses(
+            &fs::read_to_string("/proc/net/if_inet6").unwrap_or_default(),
+            netdev,
+        );
+        let unusable: Vec<Ipv6Addr> = table
+            .iter()
+            .map(|gid| gid.address)
+            .filter(|address| address.to_ipv4_mapped().is_none() && !ready.contains(address))
+            .collect();
+        if let Some(gid) = choose(&table, &unusable) {
+            return Some(gid.clone());
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The addresses of `netdev` that may be used, from the lines of `/proc/net/if_inet6`: address,
+/// interface number, prefix length, scope, flags, interface.
+fn ready_addresses(text: &str, netdev: &str) -> Vec<Ipv6Addr> {
+    const DUPLICATE: u32 = 0x08;
+    const TENTATIVE: u32 = 0x40;
+    let parse = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [address, _, _, _, flags, interface] = fields[..] else {
+            return None;
+        };
+        let flags = u32::from_str_radix(flags, 16).ok()?;
+        let address = u128::from_str_radix(address, 16).ok()?;
+        (interface == netdev && flags & (DUPLICATE | TENTATIVE) == 0).then(|| address.into())
+    };
+    text.lines().filter_map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(index: u32, address: &str, version_2: bool) -> Gid {
+        Gid {
+            index,
+            address: address.parse().unwrap(),
+            version_2,
+        }
+    }
+
+    #[test]
+    fn an_ipv4_address_over_udp_is_best() {
+        let table = [
+            gid(0, "fe80::1", true),
+            gid(1, "::ffff:10.0.0.1", false),
+            gid(2, "2001:db8::1", true),
+            gid(3, "::ffff:10.0.0.1", true),
+        ];
+        assert_eq!(choose(&table, &[]).unwrap().index, 3);
+        assert_eq!(choose(&table[..3], &[]).unwrap().index, 2);
+        assert_eq!(choose(&table[..2], &[]).unwrap().index, 0);
+        assert_eq!(choose(&table[..1], &["fe80::1".parse().unwrap()]), None);
+    }
+
+    #[test]
+    fn tentative_addresses_are_not_ready() {
+        let text = "fe80000000000000f854bafffe463f4b 05 40 20 80     veth0\n\
+                    fe800000000000006819f4fffeecb509 04 40 20 c0     veth1\n\
+                    20010db8000000000000000000000001 04 40 00 80     veth1\n";
+        let addresses = |netdev| ready_addresses(text, netdev);
+        assert_eq!(
+            addresses("veth0"),
+            ["fe80::f854:baff:fe46:3f4b".parse::<Ipv6Addr>().unwrap()]
+        );
+        assert_eq!(
+            addresses("veth1"),
+            ["2001:db8::1".parse::<Ipv6Addr>().unwrap()]
+        );
+    }
+
+    #[test]
+    fn the_table_is_read_from_sysfs() {
+        let port = std::env::temp_dir().join(format!("xtask-gids-{}", std::process::id()));
+        fs::create_dir_all(port.join("gids")).unwrap();
+        fs::create_dir_all(port.join("gid_attrs/types")).unwrap();
+        let entries = [
+            "fe80:0000:0000:0000:0000:0000:0000:0001",
+            "0000:0000:0000:0000:0000:ffff:0a4d:0001",
+            "0000:0000:0000:0000:0000:0000:0000:0000",
+        ];
+        for (index, entry) in entries.iter().enumerate() {
+            fs::write(port.join(format!("gids/{index}")), format!("{entry}\n")).unwrap();
+            fs::write(port.join(format!("gid_attrs/types/{index}")), "RoCE v2\n").unwrap();
+        }
+        let table = table_in(&port);
+        fs::remove_dir_all(&port).unwrap();
+        assert_eq!(
+            table,
+            [gid(0, "fe80::1", true), gid(1, "::ffff:10.77.0.1", true)]
+        );
+        assert_eq!(table[1].to_string(), "GID index 1 (10.77.0.1, RoCE v2)");
+    }
+}

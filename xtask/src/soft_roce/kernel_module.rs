@@ -1,0 +1,90 @@
+//! The kernel module of Soft-RoCE.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use xshell::{Shell, cmd};
+
+use crate::packages::{self, Privilege};
+
+/// The module.
+const NAME: &str = "rdma_rxe";
+
+/// What user space needs of the kernel: the module itself and the interfaces to it.
+const ALL: &[&str] = &["ib_core", "ib_uverbs", "rdma_ucm", NAME];
+
+/// Whether the running kernel has the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It is loaded, or part of the kernel image.
+    Loaded,
+    /// It can be loaded.
+    Available,
+    /// The running kernel has none.
+    Absent,
+}
+
+/// Finds out.
+pub(crate) fn state(shell: &Shell) -> State {
+    if Path::new("/sys/module").join(NAME).exists() {
+        return State::Loaded;
+    }
+    let Some(modprobe) = modprobe() else {
+        return State::Absent;
+    };
+    let trial = cmd!(shell, "{modprobe} --dry-run --quiet {NAME}");
+    match trial.quiet().ignore_stdout().ignore_stderr().run() {
+        Ok(()) => State::Available,
+        Err(_) => State::Absent,
+    }
+}
+
+/// The running kernel's version.
+pub(crate) fn running_kernel() -> String {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim().to_owned()
+}
+
+/// Distributions that ship the module in a package of its own name it after the kernel.
+pub(crate) fn install_extra(shell: &Shell) -> anyhow::Result<()> {
+    let package = format!("linux-modules-extra-{}", running_kernel());
+    let known = cmd!(shell, "apt-cache show {package}")
+        .quiet()
+        .ignore_stdout()
+        .ignore_stderr();
+    if known.run().is_err() {
+        return Ok(());
+    }
+    let Some(privilege) = Privilege::acquire(shell) else {
+        anyhow::bail!(
+            "{NAME} is in a package. Run\n    {}",
+            packages::install_line(&[&package])
+        );
+    };
+    privilege.run(shell, &["apt-get", "install", "--yes", &package])
+}
+
+/// Loads those of the module and the interfaces to it that are not loaded.
+pub(crate) fn load(shell: &Shell) -> anyhow::Result<()> {
+    let loaded = |name: &&str| Path::new("/sys/module").join(name).exists();
+    if ALL.iter().all(loaded) {
+        return Ok(());
+    }
+    let modprobe = modprobe().context("no modprobe: install the package kmod")?;
+    let line = [&[modprobe, "--all"], ALL].concat();
+    match Privilege::acquire(shell) {
+        Some(privilege) => privilege.run(shell, &line),
+        None => anyhow::bail!(
+            "loading modules takes root. Run\n    sudo {}",
+            line.join(" ")
+        ),
+    }
+}
+
+/// `modprobe` lives in a directory that is not in every user's PATH.
+fn modprobe() -> Option<&'static str> {
+    ["/usr/sbin/modprobe", "/sbin/modprobe"]
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+}

@@ -1,1 +1,63 @@
-//! rdma-async
+//! RDMA as futures, on tokio.
+//!
+//! Two ends connect over TCP, and from then on move bytes by RDMA: messages with kept boundaries,
+//! reads and writes of each other's memory, atomics, and memory handed from one to the other.
+//!
+//! ```no_run
+//! use std::alloc::Layout;
+//!
+//! use rdma_async::{LocalMrReadAccess, LocalMrWriteAccess, RdmaBuilder};
+//!
+//! # async fn server() -> Result<(), rdma_async::Error> {
+//! let rdma = RdmaBuilder::default().listen("0.0.0.0:7471").await?;
+//! let region = rdma.receive_local_mr().await?;
+//! assert_eq!(region.as_slice(), [1; 8]);
+//! # Ok(())
+//! # }
+//! # async fn client() -> Result<(), rdma_async::Error> {
+//! let rdma = RdmaBuilder::default().connect("10.77.0.1:7471").await?;
+//! let layout = Layout::new::<[u8; 8]>();
+//! let mut remote = rdma.request_remote_mr(layout).await?;
+//! let mut local = rdma.alloc_local_mr(layout)?;
+//! local.as_mut_slice().fill(1);
+//! rdma.write(&local, &mut remote).await?;
+//! rdma.send_remote_mr(remote).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it does
+//!
+//! - **Memory is safe**, whatever is dropped, forgotten or cancelled: an operation in flight holds a
+//!   claim on its memory until the device is done with it.
+//! - **A grant ends at the device.** Memory is lent by a registration of its own, which is removed
+//!   before the memory is anybody else's; a peer that comes late gets a remote access error.
+//! - **No sender overruns a receiver**: messages have credits, which travel with other messages.
+//! - **Completions wake the task that waits**, through the completion channel's descriptor, after a
+//!   bounded look for them: [`CompletionMode`].
+//! - Nothing of this crate allocates, hashes or locks for an operation; asking for and handing over
+//!   memory does.
+//!
+//! # What it does not do
+//!
+//! It does not reconnect. It trusts the peer with the memory that it lends it, and no other: what a
+//! peer says is checked, and one that breaks the protocol is disconnected.
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod connection;
+mod error;
+mod handshake;
+mod listener;
+mod memory;
+mod rdma;
+
+pub use builder::{CompletionMode, RdmaBuilder};
+pub use error::{Error, Result};
+pub use listener::RdmaListener;
+pub use memory::{
+    LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, RemoteMr,
+    RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
+};
+pub use rdma::Rdma;

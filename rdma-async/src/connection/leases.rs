@@ -1,0 +1,144 @@
+//! Memory lent to the peer.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory, SharedBuffer};
+
+use crate::error::Result;
+use crate::memory::{LocalMr, Parts, PieceLender};
+
+/// What the peer has leave to access; each lease is a registration that ends at the device.
+#[derive(Debug)]
+pub(super) struct Leases {
+    open: Mutex<Open>,
+    access: AccessFlags,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    leases: HashMap<u64, Lease>,
+    last: u32,
+    /// How many bytes were lent because the peer asked.
+    requested: usize,
+}
+
+#[derive(Debug)]
+struct Lease {
+    memory: ExposedMemory,
+    /// Where the region is inside of its piece of memory.
+    tail: Option<Buffer>,
+    lead: Option<Buffer>,
+    lender: Option<Arc<PieceLender>>,
+    /// How many bytes of the limit it takes.
+    requested: usize,
+}
+
+impl Leases {
+    pub(super) fn new(access: AccessFlags) -> Self {
+        Self {
+            open: Mutex::default(),
+            access,
+        }
+    }
+
+    /// How many bytes the peer has because it asked.
+    pub(super) fn requested(&self) -> usize {
+        self.open.lock().requested
+    }
+
+    /// Lends a region; `requested` bytes of it count against the limit.
+    pub(super) fn lend(
+        &self,
+        region: LocalMr,
+        requested: usize,
+    ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
+        let Parts { buffer, range, lender } = region.into_parts()?;
+        let (lead, memory, tail) = cut(buffer, range);
+        match memory.expose(self.access) {
+            Ok(memory) => {
+                let remote = memory.remote();
+                let mut open = self.open.lock();
+                open.last = open.last.wrapping_add(1);
+                let id = u64::from(open.last);
+                open.requested += requested;
+                open.leases.insert(
+                    id,
+                    Lease {
+                        memory,
+                        tail,
+                        lead,
+                        lender,
+                        requested,
+                    },
+                );
+                Ok((id, remote))
+            }
+            Err((memory, error)) => Err((paste(lead, memory, tail, lender), error)),
+        }
+    }
+
+    /// Ends a lease at the device and returns its memory; `None` if there is no such lease.
+    pub(super) fn end(&self, id: u64) -> Option<Result<LocalMr, rdma_core::Error>> {
+        let lease = {
+            let mut open = self.open.lock();
+            let lease = open.leases.remove(&id)?;
+            open.requested -= lease.requested;
+            lease
+        };
+        let Lease {
+            memory,
+            tail,
+            lead,
+            lender,
+            ..
+        } = lease;
+        Some(match memory.revoke() {
+            Ok(memory) => Ok(paste(lead, memory, tail, lender)),
+            // The device still has it: it is dropped, which frees nothing that the device can reach.
+            Err((_, error)) => Err(error),
+        })
+    }
+}
+
+/// The part of `buffer` that `range` is, and what is before and behind it.
+fn cut(buffer: Buffer, range: Range<usize>) -> (Option<Buffer>, Buffer, Option<Buffer>) {
+    let len = buffer.len();
+    let (buffer, tail) = match range.end {
+        end if end == len => (buffer, None),
+        end => {
+            let (buffer, tail) = buffer.split_at(end);
+            (buffer, Some(tail))
+        }
+    };
+    match range.start {
+        0 => (None, buffer, tail),
+        start => {
+            let (lead, buffer) = buffer.split_at(start);
+            (Some(lead), buffer, tail)
+        }
+    }
+}
+
+/// Undoes [`cut`].
+fn paste(
+    lead: Option<Buffer>,
+    memory: Buffer,
+    tail: Option<Buffer>,
+    lender: Option<Arc<PieceLender>>,
+) -> LocalMr {
+    let start = lead.as_ref().map_or(0, |lead| lead.len());
+    let range = start..start + memory.len();
+    let neighbours = "parts of one buffer are neighbours";
+    let whole = match lead {
+        Some(lead) => lead.join(memory).expect(neighbours),
+        None => memory,
+    };
+    let whole = match tail {
+        Some(tail) => whole.join(tail).expect(neighbours),
+        None => whole,
+    };
+    LocalMr::new(SharedBuffer::new(whole), range, lender)
+}

@@ -1,0 +1,142 @@
+//! Operations in flight, and the futures that wait for them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+use rdma_core::WorkError;
+
+use super::Connection;
+use crate::error::Result;
+
+const PENDING: u8 = 0;
+const SUCCEEDED: u8 = 1;
+const FAILED: u8 = 2;
+const ABANDONED: u8 = 3;
+
+/// What became of the operation in one slot of the send queue; its index is the slot's.
+#[derive(Debug)]
+pub(super) struct OperationSlot {
+    state: AtomicU8,
+    /// What an atomic found.
+    value: AtomicU64,
+    failure: Mutex<Option<WorkError>>,
+    waker: AtomicWaker,
+}
+
+impl OperationSlot {
+    pub(super) fn new() -> Self {
+        Self {
+            state: AtomicU8::new(ABANDONED),
+            value: AtomicU64::new(0),
+            failure: Mutex::new(None),
+            waker: AtomicWaker::new(),
+        }
+    }
+
+    /// Makes it ready for an operation that a future waits for.
+    pub(super) fn begin(&self) {
+        self.state.store(PENDING, Ordering::Release);
+    }
+
+    /// Makes it ready for an operation that nobody waits for.
+    pub(super) fn begin_unattended(&self) {
+        self.state.store(ABANDONED, Ordering::Release);
+    }
+
+    /// Records the outcome; whether nobody waits, so that the slot is free at once.
+    #[must_use = "a slot that nobody waits for must be released"]
+    pub(super) fn finish(&self, outcome: Result<u64, WorkError>) -> bool {
+        let state = match outcome {
+            Ok(value) => {
+                self.value.store(value, Ordering::Relaxed);
+                SUCCEEDED
+            }
+            Err(error) => {
+                *self.failure.lock() = Some(error);
+                FAILED
+            }
+        };
+        let unattended = self
+            .state
+            .compare_exchange(PENDING, state, Ordering::AcqRel, Ordering::Acquire)
+            .is_err();
+        if !unattended {
+            self.waker.wake();
+        }
+        unattended
+    }
+}
+
+/// A posted operation. Resolves to what an atomic found, and to 0 for any other.
+///
+/// Dropping it leaves the operation in flight; its memory stays claimed until it completes.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub(super) struct Operation<'c> {
+    connection: &'c Connection,
+    /// `None` once the outcome was taken.
+    index: Option<u32>,
+}
+
+impl<'c> Operation<'c> {
+    pub(super) fn new(connection: &'c Connection, index: u32) -> Self {
+        Self {
+            connection,
+            index: Some(index),
+        }
+    }
+
+    /// Takes the outcome, if it is there, and frees the slot.
+    fn take(&mut self) -> Option<Result<u64, WorkError>> {
+        let index = self.index?;
+        let slot = self.connection.operation(index);
+        let outcome = match slot.state.load(Ordering::Acquire) {
+            SUCCEEDED => Ok(slot.value.load(Ordering::Relaxed)),
+            FAILED => Err(slot.failure.lock().take()?),
+            _ => return None,
+        };
+        self.index = None;
+        self.connection.release_slot(index);
+        Some(outcome)
+    }
+}
+
+impl Future for Operation<'_> {
+    type Output = Result<u64, WorkError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let connection = self.connection;
+        let Some(index) = self.index else {
+            panic!("an operation was polled after it had completed");
+        };
+        if let Some(outcome) = connection.spin(|| self.take()) {
+            return Poll::Ready(outcome);
+        }
+        connection.operation(index).waker.register(cx.waker());
+        // It may have completed before the waker was there.
+        match self.take() {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                connection.stay_awake(cx);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        let Some(index) = self.index else { return };
+        let slot = self.connection.operation(index);
+        let abandoned =
+            slot.state
+                .compare_exchange(PENDING, ABANDONED, Ordering::AcqRel, Ordering::Acquire);
+        if abandoned.is_err() {
+            self.connection.release_slot(index);
+        }
+    }
+}

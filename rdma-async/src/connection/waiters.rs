@@ -1,0 +1,93 @@
+//! Tasks that wait until something can be taken.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use tokio::sync::Notify;
+
+/// Tasks that wait; waking costs a look when there are none.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    count: AtomicU32,
+    notify: Notify,
+}
+
+impl Waiters {
+    /// Has every waiting task look again.
+    pub(super) fn wake(&self) {
+        // Orders what the caller made available before the look at the count; a waiter counts
+        // itself before it looks at what is available, so one of the two sees the other.
+        fence(Ordering::SeqCst);
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.notify.notify_waiters();
+        }
+    }
+
+    /// Waits until `attempt` gives something; it is tried at first and after each wake.
+    pub(super) async fn wait_for<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> T {
+        if let Some(value) = attempt() {
+            return value;
+        }
+        let _counted = Counted::new(&self.count);
+        loop {
+            let mut woken = pin!(self.notify.notified());
+            // From here on no wake is missed.
+            woken.as_mut().enable();
+            if let Some(value) = attempt() {
+                return value;
+            }
+            woken.await;
+        }
+    }
+}
+
+/// Counts a waiter for as long as it waits.
+struct Counted<'a>(&'a AtomicU32);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crossbeam_queue::ArrayQueue;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn no_wake_is_lost() {
+        const ITEMS: usize = 20_000;
+        let queue = Arc::new((ArrayQueue::new(4), Waiters::default(), Waiters::default()));
+        let taker = {
+            let queue = Arc::clone(&queue);
+            tokio::spawn(async move {
+                let (items, arrived, left) = &*queue;
+                for expected in 0..ITEMS {
+                    assert_eq!(arrived.wait_for(|| items.pop()).await, expected);
+                    left.wake();
+                }
+            })
+        };
+        let (items, arrived, left) = &*queue;
+        for item in 0..ITEMS {
+            left.wait_for(|| items.push(item).ok()).await;
+            arrived.wake();
+        }
+        tokio::time::timeout(std::time::Duration::from_secs(60), taker)
+            .await
+            .expect("every item is taken within a minute")
+            .expect("the taker does not panic");
+    }
+}

@@ -1,0 +1,274 @@
+//! How two ends find each other's queue pairs, over TCP.
+//!
+//! The connecting end says hello first, the accepting end answers, both connect their queue pairs
+//! and say so. Then either may send. The TCP connection stays, silent; its end is the peer's.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rdma_core::{
+    CompletionChannel, ConcurrentReceiveQueue, Endpoint, PreparedQueuePair, WriteClaim,
+};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::builder::Place;
+use crate::connection::{Connection, Depths, Parts, drive};
+use crate::error::{Error, Result};
+use crate::rdma::Rdma;
+
+const MAGIC: [u8; 8] = *b"RDMAsync";
+const VERSION: u16 = 1;
+const READY: u8 = 0x06;
+
+/// The hello of either end. Numbers go in network byte order.
+///
+/// ```text
+/// byte 0..8    8..10     10..12       12..14          14..18            18..47
+///      magic   version   data depth   control depth   longest payload   endpoint
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Hello {
+    depths: Depths,
+    payload: u32,
+    endpoint: Endpoint,
+}
+
+const HELLO_LEN: usize = 18 + Endpoint::ENCODED_LEN;
+
+impl Hello {
+    fn encode(&self) -> [u8; HELLO_LEN] {
+        let mut bytes = [0; HELLO_LEN];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&VERSION.to_be_bytes());
+        bytes[10..12].copy_from_slice(&self.depths.data.to_be_bytes());
+        bytes[12..14].copy_from_slice(&self.depths.control.to_be_bytes());
+        bytes[14..18].copy_from_slice(&self.payload.to_be_bytes());
+        bytes[18..].copy_from_slice(&self.endpoint.to_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Self, String> {
+        let short = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+        if bytes[..8] != MAGIC {
+            return Err("it does not speak this protocol".to_owned());
+        }
+        if short(8) != VERSION {
+            return Err(format!(
+                "it speaks version {}, and this end {VERSION}",
+                short(8)
+            ));
+        }
+        let depths = Depths {
+            data: short(10),
+            control: short(12),
+        };
+        if depths.data < 2 || depths.control < 2 {
+            return Err("it takes too few messages to talk to".to_owned());
+        }
+        let endpoint = bytes[18..]
+            .try_into()
+            .expect("the rest of a hello is an endpoint");
+        Ok(Self {
+            depths,
+            payload: u32::from_be_bytes(bytes[14..18].try_into().expect("four bytes")),
+            endpoint: Endpoint::from_bytes(endpoint).map_err(|error| error.to_string())?,
+        })
+    }
+}
+
+/// The connecting end.
+pub(crate) async fn connect(place: Place, mut stream: TcpStream, peer: SocketAddr) -> Result<Rdma> {
+    let local = Local::prepare(&place)?;
+    let failed = |source| interrupted(peer, &source);
+    stream.set_nodelay(true).map_err(failed)?;
+    stream
+        .write_all(&local.hello(&place).encode())
+        .await
+        .map_err(failed)?;
+    let remote = read_hello(&mut stream, peer).await?;
+    local.finish(place, stream, peer, remote).await
+}
+
+/// The accepting end. Nothing is made for a peer before it has said a proper hello.
+pub(crate) async fn accept(place: Place, mut stream: TcpStream, peer: SocketAddr) -> Result<Rdma> {
+    let failed = |source| interrupted(peer, &source);
+    stream.set_nodelay(true).map_err(failed)?;
+    let remote = read_hello(&mut stream, peer).await?;
+    let local = Local::prepare(&place)?;
+    stream
+        .write_all(&local.hello(&place).encode())
+        .await
+        .map_err(failed)?;
+    local.finish(place, stream, peer, remote).await
+}
+
+/// This end's queue pair, with its receives posted.
+struct Local {
+    prepared: PreparedQueuePair,
+    receives: ConcurrentReceiveQueue<WriteClaim>,
+    channel: AsyncFd<CompletionChannel>,
+}
+
+impl Local {
+    fn prepare(place: &Place) -> Result<Self> {
+        let settings = &place.settings;
+        let context = place.domain.context();
+        let channel = place.channel()?;
+        let Depths { data, control } = settings.depths();
+        let receive_requests = u32::from(data) + u32::from(control);
+        let completions = context
+            .completion_queue(settings.send_depth + receive_requests)
+            .channel(channel.get_ref())
+            .build()?;
+        let prepared = place
+            .domain
+            .queue_pair()
+            .send_completions(&completions)
+            .send_requests(settings.send_depth)
+            .receive_requests(receive_requests)
+            .elements(2)
+            .address(settings.address)
+            .build()?;
+        let receives = prepared.concurrent_receive_queue();
+        for _ in 0..receive_requests {
+            let Ok(memory) = place.receive_memory.take()?.into_claim(..) else {
+                unreachable!("memory from the pool is unclaimed");
+            };
+            receives.post(memory).map_err(|refused| refused.error)?;
+        }
+        Ok(Self {
+            prepared,
+            receives,
+            channel,
+        })
+    }
+
+    fn hello(&self, place: &Place) -> Hello {
+        Hello {
+            depths: place.settings.depths(),
+            payload: u32::try_from(place.settings.payload).unwrap_or(u32::MAX),
+            endpoint: self.prepared.endpoint(),
+        }
+    }
+
+    async fn finish(
+        self,
+        place: Place,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        remote: Hello,
+    ) -> Result<Rdma> {
+        let failed = |source| interrupted(peer, &source);
+        let queue_pair = self
+            .prepared
+            .connect(&remote.endpoint, &place.settings.options)?;
+        stream.write_all(&[READY]).await.map_err(failed)?;
+        match stream.read_u8().await.map_err(failed)? {
+            READY => {}
+            other => {
+                return Err(refused(
+                    peer,
+                    format!("it said {other:#x} when it should be ready"),
+                ));
+            }
+        }
+        let Place {
+            domain,
+            pool,
+            receive_memory,
+            settings,
+        } = place;
+        let connection = Connection::new(Parts {
+            queue_pair,
+            receives: self.receives,
+            receive_memory,
+            domain,
+            pool,
+            settings,
+            peer: remote.depths,
+            peer_payload: remote.payload as usize,
+        })?;
+        let local = stream.local_addr().map_err(failed)?;
+        let driver = tokio::spawn(drive(Arc::downgrade(&connection), self.channel, stream));
+        Ok(Rdma::new(connection, driver.abort_handle(), local, peer))
+    }
+}
+
+async fn read_hello(stream: &mut TcpStream, peer: SocketAddr) -> Result<Hello> {
+    let mut bytes = [0; HELLO_LEN];
+    // The magic first: who sends garbage is found out before a whole hello of it is there.
+    let (magic, rest) = bytes.split_at_mut(MAGIC.len());
+    stream
+        .read_exact(magic)
+        .await
+        .map_err(|source| interrupted(peer, &source))?;
+    if *magic != MAGIC {
+        return Err(refused(peer, "it does not speak this protocol"));
+    }
+    stream
+        .read_exact(rest)
+        .await
+        .map_err(|source| interrupted(peer, &source))?;
+    Hello::decode(&bytes).map_err(|reason| refused(peer, reason))
+}
+
+fn refused(peer: SocketAddr, reason: impl Into<String>) -> Error {
+    Error::Handshake {
+        peer,
+        reason: reason.into(),
+    }
+}
+
+fn interrupted(peer: SocketAddr, source: &io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::UnexpectedEof => refused(peer, "it closed the connection before the end"),
+        _ => refused(peer, source.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdma_core::{Gid, Mtu};
+
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            depths: Depths {
+                data: 64,
+                control: 32,
+            },
+            payload: 4096,
+            endpoint: Endpoint {
+                queue_pair: 17,
+                packet_sequence: 0xabcdef,
+                gid: Gid([9; 16]),
+                lid: 0,
+                mtu: Mtu::Mtu1024,
+                incoming_reads: 16,
+                outgoing_reads: 16,
+            },
+        }
+    }
+
+    #[test]
+    fn hellos_round_trip() {
+        assert_eq!(Hello::decode(&hello().encode()), Ok(hello()));
+    }
+
+    #[test]
+    fn wrong_hellos_are_refused_with_the_reason() {
+        let spoiled = |at: usize, value: u8| {
+            let mut bytes = hello().encode();
+            bytes[at] = value;
+            Hello::decode(&bytes).unwrap_err()
+        };
+        assert_eq!(spoiled(0, b'x'), "it does not speak this protocol");
+        assert_eq!(spoiled(9, 2), "it speaks version 2, and this end 1");
+        assert_eq!(spoiled(11, 0), "it takes too few messages to talk to");
+        assert!(spoiled(18 + 26, 0).contains("no such path MTU"));
+    }
+}

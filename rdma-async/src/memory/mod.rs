@@ -1,0 +1,12 @@
+//! Local and remote memory regions.
+
+mod local;
+mod pool;
+mod remote;
+
+pub use local::{LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess};
+pub(crate) use local::{Parts, claim_read, claim_write};
+pub(crate) use pool::{PieceLender, Pool};
+pub use remote::{
+    RemoteMr, RemoteMrReadAccess, RemoteMrSlice, RemoteMrSliceMut, RemoteMrWriteAccess,
+};

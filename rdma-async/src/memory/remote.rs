@@ -1,0 +1,151 @@
+//! Remote memory regions.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Weak;
+
+use rdma_core::RemoteMemory;
+
+use super::local::inside;
+use crate::connection::Connection;
+
+/// Memory of the peer that this end may use.
+///
+/// It was requested from the peer ([`Rdma::request_remote_mr`]) or given by it
+/// ([`Rdma::receive_remote_mr`]). [`Rdma::send_remote_mr`] gives it back; dropping it lets the peer
+/// free it. From then on the peer's device refuses its key.
+///
+/// [`Rdma::request_remote_mr`]: crate::Rdma::request_remote_mr
+/// [`Rdma::receive_remote_mr`]: crate::Rdma::receive_remote_mr
+/// [`Rdma::send_remote_mr`]: crate::Rdma::send_remote_mr
+pub struct RemoteMr {
+    memory: RemoteMemory,
+    /// The peer's lease and the connection to release it on; `None` once given back.
+    lease: Option<(u64, Weak<Connection>)>,
+}
+
+impl fmt::Debug for RemoteMr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteMr")
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RemoteMr {
+    pub(crate) fn new(memory: RemoteMemory, lease: u64, connection: Weak<Connection>) -> Self {
+        Self {
+            memory,
+            lease: Some((lease, connection)),
+        }
+    }
+
+    /// Memory that was made known by other means than this crate's; nobody is told of its end.
+    pub fn from_token(memory: RemoteMemory) -> Self {
+        Self {
+            memory,
+            lease: None,
+        }
+    }
+
+    /// What reaches the memory, to be told by other means than this crate's.
+    pub fn token(&self) -> RemoteMemory {
+        self.memory
+    }
+
+    /// The lease, with the duty to end it; `None` if it has none on this connection.
+    pub(crate) fn take_lease(&mut self, connection: &Connection) -> Option<u64> {
+        let ours = |(_, of): &mut (u64, Weak<Connection>)| std::ptr::eq(of.as_ptr(), connection);
+        self.lease.take_if(ours).map(|(lease, _)| lease)
+    }
+
+    /// The bytes of `range`, if it is inside.
+    pub fn get(&self, range: Range<usize>) -> Option<RemoteMrSlice<'_>> {
+        let memory = self.part(range)?;
+        Some(RemoteMrSlice {
+            _region: self,
+            memory,
+        })
+    }
+
+    /// The bytes of `range` for writing, if it is inside.
+    pub fn get_mut(&mut self, range: Range<usize>) -> Option<RemoteMrSliceMut<'_>> {
+        let memory = self.part(range)?;
+        Some(RemoteMrSliceMut {
+            _region: self,
+            memory,
+        })
+    }
+
+    fn part(&self, range: Range<usize>) -> Option<RemoteMemory> {
+        let whole = 0..usize::try_from(self.memory.len).ok()?;
+        self.memory.slice(inside(&whole, &range)?).ok()
+    }
+}
+
+impl Drop for RemoteMr {
+    fn drop(&mut self) {
+        if let Some((lease, connection)) = self.lease.take()
+            && let Some(connection) = connection.upgrade()
+        {
+            connection.release_remote(lease);
+        }
+    }
+}
+
+/// A part of a [`RemoteMr`], for reading.
+#[derive(Debug)]
+pub struct RemoteMrSlice<'a> {
+    _region: &'a RemoteMr,
+    memory: RemoteMemory,
+}
+
+/// A part of a [`RemoteMr`], for reading and writing.
+#[derive(Debug)]
+pub struct RemoteMrSliceMut<'a> {
+    _region: &'a mut RemoteMr,
+    memory: RemoteMemory,
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Remote memory that an operation can read. Sealed.
+pub trait RemoteMrReadAccess: sealed::Sealed {
+    /// How many bytes it has.
+    fn length(&self) -> usize {
+        usize::try_from(self.memory().len).unwrap_or(usize::MAX)
+    }
+
+    /// What reaches it.
+    fn memory(&self) -> RemoteMemory;
+}
+
+/// Remote memory that an operation can write. Sealed.
+pub trait RemoteMrWriteAccess: RemoteMrReadAccess {}
+
+impl sealed::Sealed for RemoteMr {}
+impl sealed::Sealed for RemoteMrSlice<'_> {}
+impl sealed::Sealed for RemoteMrSliceMut<'_> {}
+
+impl RemoteMrReadAccess for RemoteMr {
+    fn memory(&self) -> RemoteMemory {
+        self.memory
+    }
+}
+
+impl RemoteMrReadAccess for RemoteMrSlice<'_> {
+    fn memory(&self) -> RemoteMemory {
+        self.memory
+    }
+}
+
+impl RemoteMrReadAccess for RemoteMrSliceMut<'_> {
+    fn memory(&self) -> RemoteMemory {
+        self.memory
+    }
+}
+
+impl RemoteMrWriteAccess for RemoteMr {}
+impl RemoteMrWriteAccess for RemoteMrSliceMut<'_> {}

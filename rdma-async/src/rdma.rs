@@ -1,0 +1,314 @@
+//! Connections, and what can be done on them.
+
+use std::alloc::Layout;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rdma_core::{QueuePair, SendRequest};
+use tokio::task::AbortHandle;
+
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::memory::{
+    LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, RemoteMrReadAccess,
+    RemoteMrWriteAccess, claim_read, claim_write,
+};
+
+/// A connection to a peer.
+///
+/// Every operation takes `&self`, so that any number of tasks can use it at once. When more are
+/// started than the send queue holds, they wait their turn. Dropping a future leaves its operation in
+/// flight: its memory stays claimed until it has completed.
+///
+/// The first operation that fails ends the connection, as a queue pair does, and so does the peer's
+/// going away; what is outstanding and what is started afterwards fails with the cause.
+/// What the peer sent before is still received.
+#[derive(Debug)]
+pub struct Rdma {
+    connection: Arc<Connection>,
+    driver: AbortHandle,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Rdma {
+    pub(crate) fn new(
+        connection: Arc<Connection>,
+        driver: AbortHandle,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> Self {
+        Self {
+            connection,
+            driver,
+            local,
+            peer,
+        }
+    }
+
+    /// This end's TCP address.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The peer's TCP address.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The queue pair underneath.
+    pub fn queue_pair(&self) -> &QueuePair {
+        self.connection.queue_pair()
+    }
+
+    /// Why the connection has ended; `None` while it has not.
+    pub fn failure(&self) -> Option<Error> {
+        self.connection.failure().cloned()
+    }
+
+    /// Allocates registered memory, zeroed. Memory that was dropped is used again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if it cannot be registered.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn alloc_local_mr(&self, layout: Layout) -> Result<LocalMr> {
+        self.connection.allocate(layout)
+    }
+
+    /// Has the peer allocate memory, zeroed, for this end to use.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the peer would lend more than its limit or has no memory,
+    /// [`Error::Timeout`] if it does not answer, and why the connection has ended.
+    pub async fn request_remote_mr(&self, layout: Layout) -> Result<RemoteMr> {
+        if layout.size() == 0 {
+            return Err(Error::invalid(
+                "remote memory region",
+                "0 bytes cannot be registered",
+            ));
+        }
+        self.connection.request_remote(layout).await
+    }
+
+    /// Writes all of `local` to the start of `remote`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if it does not fit, [`Error::Work`] if the peer's device refuses,
+    /// and why the connection has ended.
+    #[doc(alias = "IBV_WR_RDMA_WRITE")]
+    pub async fn write(
+        &self,
+        local: &impl LocalMrReadAccess,
+        remote: &mut impl RemoteMrWriteAccess,
+    ) -> Result<()> {
+        fits(local.length(), remote)?;
+        let claim = claim_read(local)?;
+        let request = SendRequest::write((None, Some(claim.into())), remote.memory());
+        self.connection.perform(request).await.map(drop)
+    }
+
+    /// Writes like [`Self::write`], and gives the peer a number that
+    /// [`Self::receive_write_immediate`] returns there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::write`].
+    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
+    #[doc(alias = "write_with_imm")]
+    pub async fn write_with_immediate(
+        &self,
+        local: &impl LocalMrReadAccess,
+        remote: &mut impl RemoteMrWriteAccess,
+        immediate: u32,
+    ) -> Result<()> {
+        fits(local.length(), remote)?;
+        let claim = claim_read(local)?;
+        let memory = (None, Some(claim.into()));
+        let request = SendRequest::write_with_immediate(memory, remote.memory(), immediate);
+        self.connection.write_with_immediate(request).await
+    }
+
+    /// Waits for the peer's next write with a number, and returns the number.
+    ///
+    /// # Errors
+    ///
+    /// Why the connection has ended.
+    #[doc(alias = "receive_write_imm")]
+    pub async fn receive_write_immediate(&self) -> Result<u32> {
+        self.connection.receive_write_immediate().await
+    }
+
+    /// Reads from the start of `remote` into all of `local`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `remote` is shorter, [`Error::Work`] if the peer's device
+    /// refuses, and why the connection has ended.
+    #[doc(alias = "IBV_WR_RDMA_READ")]
+    pub async fn read(
+        &self,
+        local: &mut impl LocalMrWriteAccess,
+        remote: &impl RemoteMrReadAccess,
+    ) -> Result<()> {
+        fits(local.length(), remote)?;
+        let claim = claim_write(local)?;
+        let request = SendRequest::read((None, Some(claim.into())), remote.memory());
+        self.connection.perform(request).await.map(drop)
+    }
+
+    /// Replaces the eight bytes of `remote` by `desired` if they are `expected`, at once, and returns
+    /// what they were.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `remote` is not eight bytes at an address that is a multiple of
+    /// eight, [`Error::Work`] if the peer's device refuses, and why the connection has ended.
+    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
+    #[doc(alias = "atomic_cas")]
+    pub async fn compare_and_swap(
+        &self,
+        remote: &mut impl RemoteMrWriteAccess,
+        expected: u64,
+        desired: u64,
+    ) -> Result<u64> {
+        word(remote)?;
+        let memory = (Some(self.connection.result_memory()?), None);
+        let target = remote.memory();
+        let request = SendRequest::compare_and_swap(memory, target, expected, desired);
+        self.connection.perform(request).await
+    }
+
+    /// Adds to the eight bytes of `remote`, at once and wrapping, and returns what they were.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::compare_and_swap`].
+    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
+    pub async fn fetch_and_add(
+        &self,
+        remote: &mut impl RemoteMrWriteAccess,
+        add: u64,
+    ) -> Result<u64> {
+        word(remote)?;
+        let memory = (Some(self.connection.result_memory()?), None);
+        let request = SendRequest::fetch_and_add(memory, remote.memory(), add);
+        self.connection.perform(request).await
+    }
+
+    /// Sends a message, of any length; the peer receives it as one. Resolves when it has arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if it is longer than the peer receives, and why the connection has ended.
+    #[doc(alias = "IBV_WR_SEND")]
+    pub async fn send(&self, message: &impl LocalMrReadAccess) -> Result<()> {
+        self.connection.send(claim_read(message)?, None).await
+    }
+
+    /// Sends a message with a number.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+    #[doc(alias = "send_with_imm")]
+    pub async fn send_with_immediate(
+        &self,
+        message: &impl LocalMrReadAccess,
+        immediate: u32,
+    ) -> Result<()> {
+        self.connection
+            .send(claim_read(message)?, Some(immediate))
+            .await
+    }
+
+    /// Waits for the peer's next message. Cancel-safe: a message is received or still to be received.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a message above the limit, and why the connection has ended.
+    pub async fn receive(&self) -> Result<LocalMr> {
+        self.connection.receive().await.map(|(message, _)| message)
+    }
+
+    /// Waits for the peer's next message, and returns the number with it, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`].
+    #[doc(alias = "receive_with_imm")]
+    pub async fn receive_with_immediate(&self) -> Result<(LocalMr, Option<u32>)> {
+        self.connection.receive().await
+    }
+
+    /// Lends memory to the peer, which gets it from [`Self::receive_remote_mr`]. It comes back from
+    /// [`Self::receive_local_mr`] if the peer sends it back.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verbs`] if an operation still has it, and why the connection has ended.
+    pub async fn send_local_mr(&self, region: LocalMr) -> Result<()> {
+        self.connection.offer(region).await
+    }
+
+    /// Gives memory back to the peer, which gets it from [`Self::receive_local_mr`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for memory that is not of this connection, and why the connection
+    /// has ended.
+    pub async fn send_remote_mr(&self, region: RemoteMr) -> Result<()> {
+        self.connection.give_back(region).await
+    }
+
+    /// Waits for memory that the peer gives back: it requested it, or it was sent it. The peer's
+    /// access has ended when this returns.
+    ///
+    /// # Errors
+    ///
+    /// Why the connection has ended.
+    pub async fn receive_local_mr(&self) -> Result<LocalMr> {
+        self.connection.receive_returned().await
+    }
+
+    /// Waits for memory that the peer lends.
+    ///
+    /// # Errors
+    ///
+    /// Why the connection has ended.
+    pub async fn receive_remote_mr(&self) -> Result<RemoteMr> {
+        self.connection.receive_offer().await
+    }
+}
+
+impl Drop for Rdma {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+fn fits(len: usize, remote: &impl RemoteMrReadAccess) -> Result<()> {
+    if len <= remote.length() {
+        return Ok(());
+    }
+    let reason = format!(
+        "it has {} bytes, and the local memory {len}",
+        remote.length()
+    );
+    Err(Error::invalid("remote memory", reason))
+}
+
+fn word(remote: &impl RemoteMrReadAccess) -> Result<()> {
+    let memory = remote.memory();
+    if memory.len == 8 && memory.address.is_multiple_of(8) {
+        return Ok(());
+    }
+    let reason = format!(
+        "an atomic needs eight bytes at a multiple of eight, and these are {} at {:#x}",
+        memory.len, memory.address
+    );
+    Err(Error::invalid("remote memory", reason))
+}

@@ -1,1 +1,51 @@
-//! rdma-bench
+//! Latency and bandwidth of RDMA between two processes, measured as perftest measures them.
+//!
+//! The program `rdma-bench` takes perftest's flags and prints perftest's columns: without a host it
+//! is the server and waits, with one it is the client.
+//!
+//! ```text
+//! rdma-bench send_lat -d rxe_0 -s 8
+//! rdma-bench send_lat -d rxe_0 -s 8 192.168.0.1
+//! ```
+//!
+//! # Definitions
+//!
+//! They are perftest's, so that the figures stand beside those of its C programs:
+//!
+//! | test | latency | bandwidth |
+//! |---|---|---|
+//! | send | half of the round trip of a message and its echo | one way; the receiver reports its own |
+//! | write | half of the round trip; each end polls the last byte that the other writes | one way |
+//! | read, atomics | from posting to completion | one way |
+//!
+//! - A latency sample is the time between the timestamps taken before two posts. The typical one is
+//!   the median; the slowest two samples are left out of maximum, mean and deviation.
+//! - Bandwidth keeps up to the send queue's depth (128) in flight, of which one in 100 is signaled,
+//!   or every one above 8 KiB. The average is over the time from the first post to the last
+//!   completion; the peak is the best of all stretches between a post and a completion. A MiB is
+//!   2^20 bytes, a Gb 10^9 bits.
+//!
+//! # Parts
+//!
+//! [`session`] runs a test between two processes: they agree on a [`Plan`] over TCP ([`control`]),
+//! the layer under test connects and measures ([`core`]), [`report`] tells. [`compare`] runs
+//! perftest and this program in turns.
+
+#![forbid(unsafe_code)]
+
+pub mod compare;
+pub mod control;
+pub mod core;
+mod error;
+pub mod machine;
+mod plan;
+mod recorder;
+pub mod report;
+pub mod session;
+pub mod statistics;
+mod test;
+
+pub use error::{Error, Result};
+pub use plan::{Layer, Length, Plan, Settings};
+pub use recorder::Recorder;
+pub use test::{Metric, Test, Verb};

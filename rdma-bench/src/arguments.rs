@@ -1,0 +1,379 @@
+//! The command line: perftest's flags.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use rdma_bench::report::{Listing, Style, Units};
+use rdma_bench::{Layer, Length, Metric, Plan, Settings, Test, Verb, session};
+use rdma_core::Mtu;
+
+/// Measures RDMA between two processes, with perftest's flags and columns.
+///
+/// Start the same test twice: without HOST it is the server and waits, with HOST the client.
+#[derive(Debug, Parser)]
+#[command(version, disable_version_flag = true)]
+pub(crate) struct CommandLine {
+    #[command(subcommand)]
+    test: TestName,
+    /// Print the version.
+    #[arg(short = 'V', long, action = ArgAction::Version)]
+    version: Option<bool>,
+}
+
+#[derive(Debug, Subcommand)]
+#[command(rename_all = "snake_case")]
+enum TestName {
+    /// Latency of sends: half of the round trip of a message and its echo.
+    #[command(alias = "ib_send_lat")]
+    SendLat(Options),
+    /// Bandwidth of sends.
+    #[command(alias = "ib_send_bw")]
+    SendBw(Options),
+    /// Latency of RDMA writes: half of the round trip, polled in memory.
+    #[command(alias = "ib_write_lat")]
+    WriteLat(Options),
+    /// Bandwidth of RDMA writes.
+    #[command(alias = "ib_write_bw")]
+    WriteBw(Options),
+    /// Latency of RDMA reads.
+    #[command(alias = "ib_read_lat")]
+    ReadLat(Options),
+    /// Bandwidth of RDMA reads.
+    #[command(alias = "ib_read_bw")]
+    ReadBw(Options),
+    /// Latency of atomics.
+    #[command(alias = "ib_atomic_lat")]
+    AtomicLat(Options),
+    /// Bandwidth of atomics.
+    #[command(alias = "ib_atomic_bw")]
+    AtomicBw(Options),
+}
+
+#[derive(Debug, Args)]
+struct Options {
+    /// The server to connect to.
+    host: Option<String>,
+    /// The layer to measure.
+    #[arg(long, value_enum, default_value = "core")]
+    layer: LayerName,
+    /// The device [that of RDMA_DEVICE, or the first usable one].
+    #[arg(short = 'd', long = "ib-dev", value_name = "NAME")]
+    device: Option<String>,
+    /// The device's port [an active one].
+    #[arg(short = 'i', long = "ib-port", value_name = "N")]
+    port: Option<u8>,
+    /// The GID index [RDMA_GID_INDEX, or chosen: RoCE v2, IPv4 first].
+    #[arg(short = 'x', long, value_name = "N")]
+    gid_index: Option<u32>,
+    /// The TCP port to listen on or to connect to.
+    #[arg(short = 'p', long = "port", value_name = "N", default_value_t = 18515)]
+    control_port: u16,
+    /// The size of a message in bytes, with K or M [latency 2, bandwidth 65536].
+    #[arg(short = 's', long, value_name = "BYTES", value_parser = bytes, conflicts_with = "all")]
+    size: Option<usize>,
+    /// Every power of two from 2 to 2^23 bytes.
+    #[arg(short = 'a', long)]
+    all: bool,
+    /// The number of messages.
+    #[arg(short = 'n', long = "iters", value_name = "N", default_value_t = 1000)]
+    iterations: usize,
+    /// Measure for so many seconds instead.
+    #[arg(short = 'D', long, value_name = "SECONDS")]
+    duration: Option<u64>,
+    /// How many requests a bandwidth test has outstanding.
+    #[arg(short = 't', long, value_name = "N", default_value_t = 128)]
+    tx_depth: usize,
+    /// How many receives are posted.
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 512)]
+    rx_depth: usize,
+    /// One in so many requests of a bandwidth test is signaled [100; 1 above 8 KiB].
+    #[arg(short = 'Q', long = "cq-mod", value_name = "N")]
+    cq_moderation: Option<usize>,
+    /// Up to how many bytes are sent inline [perftest's for the device].
+    #[arg(short = 'I', long = "inline_size", value_name = "BYTES")]
+    inline: Option<u32>,
+    /// The path MTU, 256 to 4096 [the ports' active one].
+    #[arg(short = 'm', long, value_name = "BYTES", value_parser = mtu)]
+    mtu: Option<Mtu>,
+    /// How many reads and atomics are outstanding [as many as the device can].
+    #[arg(short = 'o', long = "outs", value_name = "N")]
+    outstanding: Option<u8>,
+    /// Wait for completions by their events instead of polling.
+    #[arg(short = 'e', long)]
+    events: bool,
+    /// The atomic operation.
+    #[arg(short = 'A', long = "atomic_type", value_enum, ignore_case = true)]
+    atomic: Option<AtomicName>,
+    /// The exponent of the acknowledgement timeout: 4 us times two to this power.
+    #[arg(
+        short = 'u',
+        long = "qp-timeout",
+        value_name = "N",
+        default_value_t = 14
+    )]
+    ack_timeout: u8,
+    /// The service level.
+    #[arg(short = 'S', long = "sl", value_name = "N", default_value_t = 0)]
+    service_level: u8,
+    /// The traffic class.
+    #[arg(long = "tclass", value_name = "N", default_value_t = 0)]
+    traffic_class: u8,
+    /// Measure no peak bandwidth.
+    #[arg(short = 'N', long = "noPeak")]
+    no_peak: bool,
+    /// List the samples of a latency test, sorted.
+    #[arg(short = 'H', long)]
+    report_histogram: bool,
+    /// List the samples of a latency test in the order of time.
+    #[arg(short = 'U', long)]
+    report_unsorted: bool,
+    /// Bandwidth in Gb/sec instead of MiB/sec.
+    #[arg(long = "report_gbits")]
+    gigabits: bool,
+    /// Write the results as JSON too.
+    #[arg(long = "out_json")]
+    json: bool,
+    /// Where to.
+    #[arg(
+        long = "out_json_file",
+        value_name = "FILE",
+        default_value = "perftest_out.json"
+    )]
+    json_file: PathBuf,
+    /// Give up when the other end is silent for so many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+    /// Accepted and without effect: the processor's frequency is not looked at.
+    #[arg(short = 'F', long = "CPU-freq")]
+    frequency: bool,
+
+    #[arg(short = 'b', long, hide = true)]
+    bidirectional: bool,
+    #[arg(short = 'c', long, hide = true, default_value = "RC")]
+    connection: String,
+    #[arg(short = 'l', long = "post_list", hide = true, default_value_t = 1)]
+    post_list: usize,
+    #[arg(short = 'q', long = "qp", hide = true, default_value_t = 1)]
+    queue_pairs: usize,
+    #[arg(short = 'R', long = "rdma_cm", hide = true)]
+    rdma_cm: bool,
+    #[arg(short = 'C', long = "report-cycles", hide = true)]
+    cycles: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LayerName {
+    /// rdma-core.
+    Core,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+#[value(rename_all = "SCREAMING_SNAKE_CASE")]
+enum AtomicName {
+    FetchAndAdd,
+    #[value(name = "CMP_AND_SWAP")]
+    CompareAndSwap,
+}
+
+/// What was asked for.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) plan: Plan,
+    pub(crate) settings: Settings,
+    pub(crate) style: Style,
+    pub(crate) host: Option<String>,
+    pub(crate) control_port: u16,
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl CommandLine {
+    /// The test with its options, or why they do not go together.
+    pub(crate) fn request(self) -> anyhow::Result<Request> {
+        let (verb, metric, options) = match self.test {
+            TestName::SendLat(options) => (Verb::Send, Metric::Latency, options),
+            TestName::SendBw(options) => (Verb::Send, Metric::Bandwidth, options),
+            TestName::WriteLat(options) => (Verb::Write, Metric::Latency, options),
+            TestName::WriteBw(options) => (Verb::Write, Metric::Bandwidth, options),
+            TestName::ReadLat(options) => (Verb::Read, Metric::Latency, options),
+            TestName::ReadBw(options) => (Verb::Read, Metric::Bandwidth, options),
+            TestName::AtomicLat(options) => (Verb::FetchAndAdd, Metric::Latency, options),
+            TestName::AtomicBw(options) => (Verb::FetchAndAdd, Metric::Bandwidth, options),
+        };
+        let verb = match (verb.is_atomic(), options.atomic) {
+            (true, Some(AtomicName::CompareAndSwap)) => Verb::CompareAndSwap,
+            (false, Some(_)) => bail!("-A goes with the atomic tests only"),
+            _ => verb,
+        };
+        options.request(Test { verb, metric })
+    }
+}
+
+impl Options {
+    fn request(self, test: Test) -> anyhow::Result<Request> {
+        self.refuse_unsupported()?;
+        let sizes = if self.all {
+            (1..=23).map(|exponent| 1 << exponent).collect()
+        } else {
+            let default = match test.metric {
+                _ if test.verb.is_atomic() => 8,
+                Metric::Latency => 2,
+                Metric::Bandwidth => 65536,
+            };
+            vec![self.size.unwrap_or(default)]
+        };
+        let plan = Plan {
+            layer: match self.layer {
+                LayerName::Core => Layer::Core,
+            },
+            test,
+            sizes,
+            length: match self.duration {
+                Some(seconds) => Length::Duration(Duration::from_secs(seconds)),
+                None => Length::Iterations(self.iterations),
+            },
+            mtu: self.mtu,
+        };
+        let plan = plan.checked()?;
+        let settings = Settings {
+            device: self.device,
+            port: self.port,
+            gid_index: self.gid_index,
+            tx_depth: self.tx_depth,
+            rx_depth: self.rx_depth,
+            cq_moderation: self.cq_moderation,
+            inline: self.inline,
+            outstanding_reads: self.outstanding,
+            events: self.events,
+            ack_timeout: self.ack_timeout,
+            service_level: self.service_level,
+            traffic_class: self.traffic_class,
+            no_peak: self.no_peak,
+            timeout: Duration::from_secs(self.timeout),
+        };
+        session::supported(&plan, &settings)?;
+        let listing = match (self.report_unsorted, self.report_histogram) {
+            (true, _) => Listing::Unsorted,
+            (false, true) => Listing::Sorted,
+            (false, false) => Listing::None,
+        };
+        let units = if self.gigabits {
+            Units::Gigabits
+        } else {
+            Units::Mebibytes
+        };
+        Ok(Request {
+            plan,
+            settings,
+            style: Style { units, listing },
+            host: self.host,
+            control_port: self.control_port,
+            json: self.json.then_some(self.json_file),
+        })
+    }
+
+    /// Perftest's flags that are not here yet are told apart from those that nobody knows.
+    fn refuse_unsupported(&self) -> anyhow::Result<()> {
+        if self.bidirectional {
+            bail!("-b: bidirectional tests are not supported");
+        }
+        if !self.connection.eq_ignore_ascii_case("RC") {
+            bail!("-c {}: only RC is supported", self.connection);
+        }
+        if self.post_list != 1 {
+            bail!("-l {}: post lists are not supported", self.post_list);
+        }
+        if self.queue_pairs != 1 {
+            bail!("-q {}: only one queue pair is supported", self.queue_pairs);
+        }
+        if self.rdma_cm {
+            bail!("-R: connecting by rdma_cm is not supported");
+        }
+        if self.cycles {
+            bail!("-C: times are in microseconds only");
+        }
+        Ok(())
+    }
+}
+
+/// A number of bytes, perhaps with K or M for 2^10 or 2^20.
+fn bytes(text: &str) -> Result<usize, String> {
+    let (number, unit) = match text.to_ascii_uppercase().as_bytes() {
+        [.., b'K'] => (&text[..text.len() - 1], 1 << 10),
+        [.., b'M'] => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let count: usize = number
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number of bytes"))?;
+    count
+        .checked_mul(unit)
+        .filter(|size| u32::try_from(*size).is_ok())
+        .ok_or_else(|| format!("{text} is more than a message can have"))
+}
+
+fn mtu(text: &str) -> Result<Mtu, String> {
+    text.parse()
+        .ok()
+        .and_then(Mtu::from_bytes)
+        .ok_or_else(|| "path MTUs are 256, 512, 1024, 2048 and 4096".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(line: &str) -> anyhow::Result<Request> {
+        let words = std::iter::once("rdma-bench").chain(line.split_whitespace());
+        CommandLine::try_parse_from(words)?.request()
+    }
+
+    fn refusal(line: &str) -> String {
+        request(line).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn defaults_are_perftests() {
+        let latency = request("send_lat").unwrap();
+        assert_eq!(latency.plan.sizes, [2]);
+        assert_eq!(latency.plan.length, Length::Iterations(1000));
+        assert_eq!(latency.control_port, 18515);
+        assert_eq!(latency.settings, Settings::default());
+        let bandwidth = request("ib_write_bw 10.0.0.1").unwrap();
+        assert_eq!(bandwidth.plan.sizes, [65536]);
+        assert_eq!(bandwidth.host.as_deref(), Some("10.0.0.1"));
+    }
+
+    #[test]
+    fn flags_are_perftests() {
+        let line = "read_bw -d rxe_0 -i 1 -x 1 -p 20000 -s 4K -n 500 -t 64 -Q 10 -m 1024 -o 16 -e -F \
+                    -u 15 -N --report_gbits --out_json --out_json_file=out.json";
+        let asked = request(line).unwrap();
+        assert_eq!(asked.plan.sizes, [4096]);
+        assert_eq!(asked.plan.mtu, Some(Mtu::Mtu1024));
+        assert_eq!(asked.settings.depth(&asked.plan), 64);
+        assert_eq!(asked.settings.outstanding_reads, Some(16));
+        assert_eq!(asked.style.units, Units::Gigabits);
+        assert_eq!(asked.json, Some("out.json".into()));
+        assert_eq!(request("send_lat -a").unwrap().plan.sizes.len(), 23);
+        let atomic = request("atomic_lat -A CMP_AND_SWAP").unwrap();
+        assert_eq!(atomic.plan.test.verb, Verb::CompareAndSwap);
+        let listing = |line| request(line).unwrap().style.listing;
+        assert_eq!(listing("send_lat -H"), Listing::Sorted);
+        assert_eq!(listing("send_lat -U"), Listing::Unsorted);
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused_by_name() {
+        assert!(refusal("send_bw -b").contains("bidirectional"));
+        assert!(refusal("send_bw -l 10").contains("post lists"));
+        assert!(refusal("send_bw -c UD").contains("only RC"));
+        assert!(refusal("send_lat -n 4").contains("at least 5"));
+        assert!(refusal("write_lat -e").contains("-e goes with"));
+        assert!(refusal("send_lat -A FETCH_AND_ADD").contains("atomic tests"));
+        assert!(refusal("send_lat -m 1500").contains("path MTUs"));
+        assert!(refusal("send_lat --dualport").contains("unexpected argument"));
+        assert!(refusal("send_lat -s 5G").contains("not a number of bytes"));
+    }
+}

@@ -1,0 +1,1 @@
+//! Runs of this program and of perftest in turns.

@@ -1,0 +1,190 @@
+//! Making the control connection.
+
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Control, Message};
+use crate::error::{Error, Result};
+use crate::plan::Plan;
+
+/// How long a client tries while the server is not listening.
+const SERVER_START: Duration = Duration::from_secs(5);
+/// How long a connection may take to say what it is.
+const GREETING: Duration = Duration::from_secs(5);
+
+/// Listens on a port of every address.
+///
+/// # Errors
+///
+/// [`Error::Control`], most often because the port is taken.
+pub fn listen(port: u16) -> Result<TcpListener> {
+    let anywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    let listener = TcpListener::bind(anywhere)
+        .or_else(|_| TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))));
+    listener.map_err(Error::control(format!(
+        "listening on port {port} (`-p` names another)"
+    )))
+}
+
+/// Waits for a client with the same plan. What connects and is none is told so and left.
+///
+/// # Errors
+///
+/// [`Error::TimedOut`] if none comes, [`Error::Disagreement`] with a client that was started for
+/// something else.
+pub fn accept(listener: &TcpListener, plan: &Plan, timeout: Duration) -> Result<Control> {
+    let what = "waiting for the client";
+    listener
+        .set_nonblocking(true)
+        .map_err(Error::control(what))?;
+    let deadline = Instant::now() + timeout;
+    loop {
+        match listener.accept() {
+            Ok((stream, address)) => {
+                stream
+                    .set_nonblocking(false)
+                    .map_err(Error::control(what))?;
+                match greet(stream, plan, timeout) {
+                    Ok((mut control, theirs)) => {
+                        return match Plan::agree(plan, &theirs) {
+                            Ok(()) => Ok(control),
+                            Err(error) => {
+                                control.fail(&error);
+                                Err(error)
+                            }
+                        };
+                    }
+                    Err(error) => eprintln!("not a client, {address}: {error}"),
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if Instant::now() > deadline {
+                    return Err(Error::TimedOut {
+                        what: "client",
+                        limit: timeout,
+                    });
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(Error::control(what)(error)),
+        }
+    }
+}
+
+fn greet(stream: TcpStream, plan: &Plan, timeout: Duration) -> Result<(Control, Plan)> {
+    let mut control = Control::new(stream, GREETING.min(timeout))?;
+    let theirs = expect_greeting(&mut control)?;
+    control.timeout = timeout;
+    control.send(&greeting(plan))?;
+    Ok((control, theirs))
+}
+
+/// Connects to a server with the same plan.
+///
+/// # Errors
+///
+/// [`Error::Control`] if there is none, [`Error::Peer`] if it refuses.
+pub fn connect(host: &str, port: u16, plan: &Plan, timeout: Duration) -> Result<Control> {
+    let what = format!("connecting to {host} port {port}");
+    let addresses: Vec<_> = (host, port)
+        .to_socket_addrs()
+        .map_err(Error::control(&*what))?
+        .collect();
+    let deadline = Instant::now() + SERVER_START.min(timeout);
+    let stream = loop {
+        let mut failure = io::Error::other("the name has no address");
+        let connected = addresses.iter().find_map(|address| {
+            TcpStream::connect_timeout(address, timeout)
+                .map_err(|error| failure = error)
+                .ok()
+        });
+        match connected {
+            Some(stream) => break stream,
+            None if failure.kind() == io::ErrorKind::ConnectionRefused
+                && Instant::now() < deadline =>
+            {
+                thread::sleep(Duration::from_millis(50));
+            }
+            None => return Err(Error::control(what)(failure)),
+        }
+    };
+    let mut control = Control::new(stream, timeout)?;
+    control.send(&greeting(plan))?;
+    expect_greeting(&mut control)?;
+    Ok(control)
+}
+
+fn greeting(plan: &Plan) -> Message {
+    Message::Hello {
+        version: Message::VERSION,
+        plan: plan.clone(),
+    }
+}
+
+fn expect_greeting(control: &mut Control) -> Result<Plan> {
+    match control.receive()? {
+        Message::Hello { version, plan } if version == Message::VERSION => Ok(plan),
+        Message::Hello { version, .. } => Err(Error::Protocol(format!(
+            "version {version}, this is version {}",
+            Message::VERSION
+        ))),
+        other => Err(super::unexpected("a greeting", &other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::plan::{Layer, Length};
+    use crate::test::{Metric, Test, Verb};
+
+    fn plan(size: usize) -> Plan {
+        Plan {
+            layer: Layer::Core,
+            test: Test {
+                verb: Verb::Send,
+                metric: Metric::Latency,
+            },
+            sizes: vec![size],
+            length: Length::Iterations(10),
+            mtu: None,
+        }
+    }
+
+    const WAIT: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn a_stranger_does_not_end_the_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = thread::spawn(move || accept(&listener, &plan(8), WAIT).map(drop));
+        let mut stranger = TcpStream::connect(address).unwrap();
+        stranger.write_all(&[0xff; 64]).unwrap();
+        drop(stranger);
+        connect("127.0.0.1", address.port(), &plan(8), WAIT).unwrap();
+        server.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn both_ends_hear_of_a_difference() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = thread::spawn(move || accept(&listener, &plan(8), WAIT).map(drop));
+        let mut client = connect("127.0.0.1", port, &plan(16), WAIT).unwrap();
+        let text = "the two ends differ in size: -s 8 at the server, -s 16 at the client";
+        assert_eq!(server.join().unwrap().unwrap_err().to_string(), text);
+        let error = client.receive().unwrap_err().to_string();
+        assert_eq!(error, format!("the peer failed: {text}"));
+    }
+
+    #[test]
+    fn no_client_ends_the_wait() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let error = accept(&listener, &plan(8), Duration::from_millis(50)).unwrap_err();
+        assert!(error.to_string().starts_with("no client for 0.05 s"));
+    }
+}

@@ -1,0 +1,281 @@
+//! The TCP connection over which the two ends agree, wait for each other and notice each other's
+//! death.
+//!
+//! Every message is a length of four bytes in network byte order and so many bytes of JSON.
+
+mod listen;
+mod message;
+mod watch;
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use socket2::{SockRef, TcpKeepalive};
+
+pub use listen::{accept, connect, listen};
+pub use message::Message;
+pub use watch::Watch;
+
+use crate::error::{Error, Result};
+use crate::statistics::Bandwidth;
+
+/// The longest message in bytes.
+const LIMIT: usize = 1 << 16;
+
+/// One end of the control connection.
+#[derive(Debug)]
+pub struct Control {
+    stream: TcpStream,
+    timeout: Duration,
+}
+
+impl Control {
+    /// How long to wait for the reason of a failure.
+    const LAST_WORDS: Duration = Duration::from_millis(200);
+
+    /// The end of a connected stream on which nothing is awaited for longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Control`] if the socket's options cannot be set.
+    pub fn new(stream: TcpStream, timeout: Duration) -> Result<Self> {
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(5))
+            .with_interval(Duration::from_secs(2));
+        let set = stream
+            .set_nodelay(true)
+            .and_then(|()| stream.set_write_timeout(Some(timeout)))
+            .and_then(|()| SockRef::from(&stream).set_tcp_keepalive(&keepalive));
+        set.map_err(Error::control("setting up the control connection"))?;
+        Ok(Self { stream, timeout })
+    }
+
+    /// How long to wait for the other end.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PeerGone`] or [`Error::Control`].
+    pub fn send(&mut self, message: &Message) -> Result<()> {
+        let body = serde_json::to_vec(message).map_err(protocol)?;
+        let mut bytes = u32::try_from(body.len())
+            .map_err(protocol)?
+            .to_be_bytes()
+            .to_vec();
+        bytes.extend(body);
+        self.stream.write_all(&bytes).map_err(lost)
+    }
+
+    /// Receives the next message.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Peer`] if it tells of the other end's failure, [`Error::TimedOut`],
+    /// [`Error::PeerGone`], [`Error::Protocol`] or [`Error::Control`].
+    pub fn receive(&mut self) -> Result<Message> {
+        self.receive_within(Some(self.timeout))
+    }
+
+    /// Like [`Self::receive`], for as long as the other end lives: it is measuring.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`].
+    pub fn receive_when_done(&mut self) -> Result<Message> {
+        self.receive_within(None)
+    }
+
+    fn receive_within(&mut self, limit: Option<Duration>) -> Result<Message> {
+        self.stream.set_read_timeout(limit).map_err(lost)?;
+        let result = self.receive_body();
+        match result {
+            Err(Error::Control { source, .. }) if is_timeout(&source) => Err(Error::TimedOut {
+                what: "answer of the peer",
+                limit: self.timeout,
+            }),
+            Ok(Message::Failed(reason)) => Err(Error::Peer(reason)),
+            result => result,
+        }
+    }
+
+    fn receive_body(&mut self) -> Result<Message> {
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length).map_err(lost)?;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > LIMIT {
+            let reason = format!("a message of {length} bytes; is the peer an rdma-bench?");
+            return Err(Error::Protocol(reason));
+        }
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body).map_err(lost)?;
+        serde_json::from_slice(&body).map_err(protocol)
+    }
+
+    /// What an error of this end comes from, if the other end's failure or exit explains it.
+    pub fn explain(&mut self, error: Error) -> Error {
+        if matches!(error, Error::Peer(_) | Error::PeerGone) {
+            return error;
+        }
+        match self.receive_within(Some(Self::LAST_WORDS)) {
+            Err(cause @ (Error::Peer(_) | Error::PeerGone)) => cause,
+            _ => error,
+        }
+    }
+
+    /// Tells the other end that this one failed, if it can still be told.
+    pub fn fail(&mut self, error: &Error) {
+        if !matches!(error, Error::Peer(_) | Error::PeerGone) {
+            // The other end notices by the closing connection otherwise.
+            let _ = self.send(&Message::Failed(error.to_string()));
+        }
+    }
+
+    /// Gives the other end what it must know to connect, and gets its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`] and [`Self::receive`].
+    pub fn exchange<T: Serialize + DeserializeOwned>(&mut self, own: &T) -> Result<T> {
+        let own = serde_json::to_value(own).map_err(protocol)?;
+        self.send(&Message::Offer(own))?;
+        match self.receive()? {
+            Message::Offer(offer) => serde_json::from_value(offer).map_err(protocol),
+            other => Err(unexpected("an offer", &other)),
+        }
+    }
+
+    /// Waits until both ends are here.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`] and [`Self::receive`].
+    pub fn barrier(&mut self) -> Result<()> {
+        self.send(&Message::Ready)?;
+        match self.receive()? {
+            Message::Ready => Ok(()),
+            other => Err(unexpected("readiness", &other)),
+        }
+    }
+
+    /// Tells that this end has measured and what, and waits until the other one has.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`] and [`Self::receive`].
+    pub fn finish(&mut self, own: Option<Bandwidth>) -> Result<Option<Bandwidth>> {
+        self.send(&Message::Finished(own))?;
+        match self.receive_when_done()? {
+            Message::Finished(theirs) => Ok(theirs),
+            other => Err(unexpected("the end of the test", &other)),
+        }
+    }
+
+    /// What to ask while polling. `ends_with_peer`: this end measures until the other one is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Control`] if the socket cannot be used so.
+    pub fn watch(&self, ends_with_peer: bool) -> Result<Watch> {
+        Watch::new(&self.stream, self.timeout, ends_with_peer)
+    }
+}
+
+fn protocol(error: impl std::fmt::Display) -> Error {
+    Error::Protocol(error.to_string())
+}
+
+fn unexpected(wanted: &str, found: &Message) -> Error {
+    Error::Protocol(format!("{wanted} was due, {} came", found.name()))
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
+fn lost(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe => Error::PeerGone,
+        _ => Error::control("the control connection")(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn pair() -> (Control, Control) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        let control = |stream| Control::new(stream, Duration::from_millis(300)).unwrap();
+        (control(server), control(client))
+    }
+
+    #[test]
+    fn a_failure_is_told() {
+        let (mut server, mut client) = pair();
+        server.fail(&Error::Unsupported("no such thing".into()));
+        let error = client.receive().unwrap_err().to_string();
+        assert_eq!(error, "the peer failed: no such thing");
+    }
+
+    #[test]
+    fn a_closed_connection_and_silence_are_told_apart() {
+        let (server, mut client) = pair();
+        assert!(matches!(client.receive(), Err(Error::TimedOut { .. })));
+        drop(server);
+        assert!(matches!(client.receive(), Err(Error::PeerGone)));
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        let (mut server, mut client) = pair();
+        server.stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        assert!(matches!(client.receive(), Err(Error::Protocol(_))));
+    }
+
+    #[test]
+    fn a_watch_notices_the_end_and_the_death_of_the_peer() {
+        let (mut server, client) = pair();
+        let mut watch = client.watch(true).unwrap();
+        server.send(&Message::Finished(None)).unwrap();
+        while !watch.idle().unwrap() {}
+        let (server, client) = pair();
+        let mut watch = client.watch(false).unwrap();
+        drop(server);
+        let error = loop {
+            match watch.idle() {
+                Ok(ended) => assert!(!ended),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::PeerGone), "{error}");
+    }
+
+    #[test]
+    fn a_watch_gives_up() {
+        let (_server, client) = pair();
+        let mut watch = client.watch(false).unwrap();
+        let error = loop {
+            match watch.idle() {
+                Ok(ended) => assert!(!ended),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    }
+}

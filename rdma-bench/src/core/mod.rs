@@ -1,0 +1,11 @@
+//! rdma-core under test: requests posted and completion queues polled by this thread.
+
+mod atomic;
+mod completions;
+mod connection;
+mod pump;
+mod read;
+mod send;
+mod write;
+
+pub use connection::Connection;

@@ -1,0 +1,119 @@
+//! Keeping a send queue full.
+
+use std::time::{Duration, Instant};
+
+use rdma_core::{Gather, SendRequest, WorkCompletion};
+
+use super::Connection;
+use super::completions::Completions;
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::plan::Length;
+use crate::session::Measured;
+use crate::statistics::Bandwidth;
+
+/// Posts requests, as many at once as the depth allows, until all are done or the time is over.
+///
+/// One in so many is signaled, and so is the last.
+pub(super) fn pump<T: Gather>(
+    connection: &Connection,
+    control: &mut Control,
+    mut request: impl FnMut() -> SendRequest<T>,
+) -> Result<Measured> {
+    let mut queue = connection.queue_pair.send_queue::<T>();
+    let mut room = [WorkCompletion::default(); Completions::BATCH];
+    let mut times = Times::new(connection);
+    let (depth, moderation) = (connection.depth, connection.moderation);
+    let (mut goal, mut posted, mut completed) = (connection.count(), 0, 0);
+    control.barrier()?;
+    let mut watch = control.watch(false)?;
+    times.begin();
+    while completed < goal {
+        while posted < goal && posted - completed < depth {
+            let signaled = (posted + 1) % moderation == 0 || posted + 1 == goal;
+            times.post(posted);
+            let request = request();
+            let request = if signaled {
+                request
+            } else {
+                request.unsignaled()
+            };
+            queue.post(request).map_err(rdma_core::Error::from)?;
+            posted += 1;
+        }
+        let count = connection.sends.wait(&mut room, &mut watch)?;
+        for completion in &room[..count] {
+            let before = completed;
+            completed += queue.complete(completion).count();
+            times.complete(before..completed);
+        }
+        if times.over() && goal == usize::MAX {
+            // The first signaled request from here on ends it.
+            goal = posted.next_multiple_of(moderation);
+        }
+    }
+    let bandwidth = times.bandwidth(completed);
+    if bandwidth.iterations == 0 {
+        return Err(Error::Unsupported("nothing to measure".into()));
+    }
+    Ok(Measured::Bandwidth(bandwidth))
+}
+
+/// The timestamps of a bandwidth test.
+struct Times {
+    begun: Instant,
+    ended: Instant,
+    limit: Option<Duration>,
+    /// Of each message, when it was posted and when it was seen completed, in memory that was
+    /// touched before.
+    messages: Option<(Vec<Instant>, Vec<Instant>)>,
+}
+
+impl Times {
+    fn new(connection: &Connection) -> Self {
+        let now = Instant::now();
+        let (limit, count) = match connection.plan.length {
+            Length::Iterations(count) => (None, count),
+            Length::Duration(duration) => (Some(duration), 0),
+        };
+        Self {
+            begun: now,
+            ended: now,
+            limit,
+            messages: connection
+                .peak
+                .then(|| (vec![now; count], vec![now; count])),
+        }
+    }
+
+    fn begin(&mut self) {
+        self.begun = Instant::now();
+    }
+
+    #[inline]
+    fn post(&mut self, message: usize) {
+        if let Some((posted, _)) = &mut self.messages {
+            posted[message] = Instant::now();
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, messages: std::ops::Range<usize>) {
+        self.ended = Instant::now();
+        if let Some((_, completed)) = &mut self.messages {
+            completed[messages].fill(self.ended);
+        }
+    }
+
+    fn over(&self) -> bool {
+        self.limit
+            .is_some_and(|limit| self.ended - self.begun >= limit)
+    }
+
+    fn bandwidth(&self, count: usize) -> Bandwidth {
+        match &self.messages {
+            Some((posted, completed)) => Bandwidth::of_stamps(posted, completed),
+            None => Bandwidth::over(count, self.ended - self.begun),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Sends and receives.
+
+use std::time::Instant;
+
+use rdma_core::{ExposedMemory, ReceiveQueue, SendRequest, WorkCompletion};
+
+use super::Connection;
+use super::completions::Completions;
+use super::pump::pump;
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::recorder::Recorder;
+use crate::session::{Measured, Role};
+use crate::statistics::Bandwidth;
+
+/// Receives of one end: as many posted at once as the depth allows, and no more than messages come.
+struct Receives {
+    queue: ReceiveQueue<ExposedMemory>,
+    left: usize,
+}
+
+impl Receives {
+    fn new(connection: &Connection, size: usize) -> Result<Self> {
+        let memory = connection.scratch(size)?;
+        let mut queue = connection.queue_pair.receive_queue();
+        for _ in 0..connection.receive_depth {
+            queue.post(memory.clone()).map_err(rdma_core::Error::from)?;
+        }
+        let left = connection.count() - connection.receive_depth;
+        Ok(Self { queue, left })
+    }
+
+    /// Takes a completed receive's memory, and posts it again if more messages come than are posted
+    /// for.
+    #[inline]
+    fn turn(&mut self, completion: &WorkCompletion) -> Result<()> {
+        let memory = self.queue.complete(completion);
+        if self.left > 0 {
+            let memory = memory.ok_or_else(foreign)?;
+            self.queue.post(memory).map_err(rdma_core::Error::from)?;
+            self.left -= 1;
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+pub(super) fn foreign() -> Error {
+    Error::Protocol("a completion of a request that was not posted".into())
+}
+
+/// A message and its echo, over and over.
+pub(super) fn latency(
+    connection: &Connection,
+    size: usize,
+    control: &mut Control,
+) -> Result<Measured> {
+    let mut receives = Receives::new(connection, size)?;
+    let mut sends = connection.queue_pair.send_queue();
+    let mut message = connection.domain.allocate(size)?;
+    let inline = size <= connection.inline;
+    let mut recorder = Recorder::new(connection.plan.length);
+    let mut room = [WorkCompletion::default()];
+    control.barrier()?;
+    let mut watch = control.watch(connection.ends_with_peer())?;
+    let client = connection.role == Role::Client;
+    while connection.ends_with_peer() || recorder.more() {
+        if !client {
+            if connection.receives.wait(&mut room, &mut watch)? == 0 {
+                break;
+            }
+            receives.turn(&room[0])?;
+        }
+        recorder.stamp();
+        let request = SendRequest::send(message);
+        let request = if inline { request.inline() } else { request };
+        sends.post(request).map_err(rdma_core::Error::from)?;
+        connection.sends.wait(&mut room, &mut watch)?;
+        message = sends.complete(&room[0]).next().ok_or_else(foreign)?;
+        if client {
+            connection.receives.wait(&mut room, &mut watch)?;
+            receives.turn(&room[0])?;
+        }
+    }
+    Measured::latency(&recorder, 2)
+}
+
+/// The sending end of a bandwidth test.
+pub(super) fn send_all(
+    connection: &Connection,
+    size: usize,
+    control: &mut Control,
+) -> Result<Measured> {
+    let message = connection.domain.allocate(size)?.freeze();
+    let inline = size <= connection.inline;
+    pump(connection, control, || {
+        let request = SendRequest::send(message.clone());
+        if inline { request.inline() } else { request }
+    })
+}
+
+/// The receiving end of a bandwidth test. Its time is from the first message to the last.
+pub(super) fn receive_all(
+    connection: &Connection,
+    size: usize,
+    control: &mut Control,
+) -> Result<Measured> {
+    let mut receives = Receives::new(connection, size)?;
+    let mut room = [WorkCompletion::default(); Completions::BATCH];
+    let mut first = None;
+    let mut last = Instant::now();
+    let (goal, mut received) = (connection.count(), 0);
+    control.barrier()?;
+    let mut watch = control.watch(connection.ends_with_peer())?;
+    while received < goal {
+        let count = connection.receives.wait(&mut room, &mut watch)?;
+        if count == 0 {
+            break;
+        }
+        last = Instant::now();
+        first.get_or_insert(last);
+        for completion in &room[..count] {
+            receives.turn(completion)?;
+        }
+        received += count;
+    }
+    let duration = last - first.unwrap_or(last);
+    Ok(Measured::Bandwidth(Bandwidth::over(received, duration)))
+}

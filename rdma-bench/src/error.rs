@@ -1,0 +1,95 @@
+//! What can go wrong while measuring.
+
+use std::io;
+use std::time::Duration;
+
+/// The result of every fallible operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a measurement did not come about.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A verbs object failed.
+    #[error(transparent)]
+    Verbs(#[from] rdma_core::Error),
+
+    /// A work request failed.
+    #[error(transparent)]
+    Work(#[from] rdma_core::WorkError),
+
+    /// The TCP connection to the other end failed.
+    #[error("{what}: {source}")]
+    Control {
+        /// What was being done.
+        what: String,
+        /// The system's error.
+        source: io::Error,
+    },
+
+    /// The other end closed the TCP connection: it has exited.
+    #[error("the peer closed the connection before the test was over")]
+    PeerGone,
+
+    /// The other end told that it failed.
+    #[error("the peer failed: {0}")]
+    Peer(String),
+
+    /// Nothing came for too long.
+    #[error("no {what} for {} s", limit.as_secs_f64())]
+    TimedOut {
+        /// What did not come.
+        what: &'static str,
+        /// How long was waited.
+        limit: Duration,
+    },
+
+    /// The other end sent something else than the protocol wants.
+    #[error("unexpected data on the control connection: {0}")]
+    Protocol(String),
+
+    /// The two ends were started for different tests.
+    #[error("the two ends differ in {what}: {server} at the server, {client} at the client")]
+    Disagreement {
+        /// The parameter.
+        what: &'static str,
+        /// Its value at the server.
+        server: String,
+        /// Its value at the client.
+        client: String,
+    },
+
+    /// A combination of options that cannot be measured.
+    #[error("{0}")]
+    Unsupported(String),
+
+    /// A result could not be written.
+    #[error("{what}: {source}")]
+    Output {
+        /// What was being written.
+        what: String,
+        /// The system's error.
+        source: io::Error,
+    },
+
+    /// A program that takes part in a comparison did not do what it should.
+    #[error("{program}: {reason}")]
+    Program {
+        /// The program.
+        program: String,
+        /// What it did, with the end of what it printed.
+        reason: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn control(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Control { what, source }
+    }
+
+    pub(crate) fn output(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Output { what, source }
+    }
+}

@@ -1,0 +1,61 @@
+//! The machine that was measured on.
+
+use std::fs;
+use std::hint;
+use std::thread;
+use std::time::Instant;
+
+use serde::Serialize;
+
+/// What of a machine matters for its figures.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// Its name.
+    pub host: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The processor's name.
+    pub processor: String,
+    /// How many processors this process may use.
+    pub processors: usize,
+    /// Where the kernel has the time from.
+    pub clock_source: String,
+    /// How long a timestamp takes, in nanoseconds.
+    pub timestamp_nanos: f64,
+    /// The version of this program.
+    pub version: &'static str,
+}
+
+impl Machine {
+    /// Looks at this machine.
+    pub fn look() -> Self {
+        let read = |path: &str| {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            text.trim().to_owned()
+        };
+        let processors = read("/proc/cpuinfo");
+        let processor = processors
+            .lines()
+            .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+            .map_or_else(String::new, |(_, name)| name.to_owned());
+        Self {
+            host: read("/proc/sys/kernel/hostname"),
+            kernel: read("/proc/sys/kernel/osrelease"),
+            processor,
+            processors: thread::available_parallelism().map_or(1, usize::from),
+            clock_source: read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            timestamp_nanos: timestamp_nanos(),
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+}
+
+/// How long a timestamp takes.
+fn timestamp_nanos() -> f64 {
+    const COUNT: u32 = 2000;
+    let begun = Instant::now();
+    for _ in 0..COUNT {
+        hint::black_box(Instant::now());
+    }
+    begun.elapsed().as_nanos() as f64 / f64::from(COUNT)
+}

@@ -1,0 +1,319 @@
+//! What to measure and how.
+
+use std::fmt;
+use std::time::Duration;
+
+use rdma_core::Mtu;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::test::{Metric, Test, Verb};
+
+/// The layer whose interface is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Layer {
+    /// rdma-core: synchronous, polling completion queues.
+    Core,
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Core => "core",
+        })
+    }
+}
+
+/// How long to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Length {
+    /// So many messages.
+    Iterations(usize),
+    /// For so long.
+    Duration(Duration),
+}
+
+impl Length {
+    /// The number of messages, if it is given.
+    pub fn iterations(self) -> Option<usize> {
+        match self {
+            Self::Iterations(count) => Some(count),
+            Self::Duration(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Length {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Iterations(count) => write!(f, "{count} iterations"),
+            Self::Duration(duration) => write!(f, "{} s", duration.as_secs_f64()),
+        }
+    }
+}
+
+/// What both ends must agree on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The layer under test.
+    pub layer: Layer,
+    /// The test.
+    pub test: Test,
+    /// The message sizes in bytes, measured one after the other.
+    pub sizes: Vec<usize>,
+    /// How long to measure each.
+    pub length: Length,
+    /// The path MTU; `None` is the smaller of the two ports' active ones.
+    pub mtu: Option<Mtu>,
+}
+
+impl Plan {
+    /// The fewest iterations that make a result.
+    pub const MIN_ITERATIONS: usize = 5;
+
+    /// The largest message.
+    pub fn largest(&self) -> usize {
+        self.sizes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Whether it can be measured.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] with what is wrong.
+    pub fn checked(self) -> Result<Self> {
+        let refuse = |reason: String| Err(Error::Unsupported(reason));
+        if self.sizes.is_empty() || self.sizes.contains(&0) {
+            return refuse("a message has at least 1 byte".into());
+        }
+        if self.test.verb.is_atomic() && self.sizes != [8] {
+            return refuse("atomics have 8 bytes: leave -s and -a out".into());
+        }
+        match self.length {
+            Length::Iterations(count) if count < Self::MIN_ITERATIONS => refuse(format!(
+                "{count} iterations are too few: -n takes at least {}",
+                Self::MIN_ITERATIONS
+            )),
+            Length::Duration(duration) if duration.is_zero() => {
+                refuse("-D takes at least 1 second".into())
+            }
+            Length::Duration(_) if self.sizes.len() > 1 => {
+                refuse("-a and -D do not go together".into())
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Whether the client's plan is the same as the server's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disagreement`] with the first difference.
+    pub fn agree(server: &Self, client: &Self) -> Result<()> {
+        let sizes = |plan: &Self| match plan.sizes.as_slice() {
+            [size] => format!("-s {size}"),
+            sizes => format!("-a, {} sizes", sizes.len()),
+        };
+        let test = |plan: &Self| format!("{} ({})", plan.test, plan.test.title());
+        let mtu = |plan: &Self| plan.mtu.map_or("default".into(), |mtu| mtu.to_string());
+        let compared: [(&'static str, String, String); 5] = [
+            ("layer", server.layer.to_string(), client.layer.to_string()),
+            ("test", test(server), test(client)),
+            ("size", sizes(server), sizes(client)),
+            (
+                "length",
+                server.length.to_string(),
+                client.length.to_string(),
+            ),
+            ("MTU", mtu(server), mtu(client)),
+        ];
+        for (what, server, client) in compared {
+            if server != client {
+                return Err(Error::Disagreement {
+                    what,
+                    server,
+                    client,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How one end measures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The device; `None` is the one that `RDMA_DEVICE` selects, or the first usable one.
+    pub device: Option<String>,
+    /// The port.
+    pub port: Option<u8>,
+    /// The GID index.
+    pub gid_index: Option<u32>,
+    /// How many requests a bandwidth test has outstanding.
+    pub tx_depth: usize,
+    /// How many receives are posted.
+    pub rx_depth: usize,
+    /// One in so many requests of a bandwidth test is signaled; `None` is 100, or 1 for messages of
+    /// more than 8 KiB.
+    pub cq_moderation: Option<usize>,
+    /// Up to how many bytes are sent inline; `None` is perftest's default for the device.
+    pub inline: Option<u32>,
+    /// How many reads and atomics are outstanding; `None` is as many as the device can.
+    pub outstanding_reads: Option<u8>,
+    /// Wait for completions by their events instead of polling.
+    pub events: bool,
+    /// The exponent of the acknowledgement timeout.
+    pub ack_timeout: u8,
+    /// The service level.
+    pub service_level: u8,
+    /// The traffic class.
+    pub traffic_class: u8,
+    /// Measure no peak bandwidth, which takes a timestamp for each message.
+    pub no_peak: bool,
+    /// How long to wait for anything before giving up.
+    pub timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            device: None,
+            port: None,
+            gid_index: None,
+            tx_depth: 128,
+            rx_depth: 512,
+            cq_moderation: None,
+            inline: None,
+            outstanding_reads: None,
+            events: false,
+            ack_timeout: 14,
+            service_level: 0,
+            traffic_class: 0,
+            no_peak: false,
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Settings {
+    /// Above so many bytes every request of a bandwidth test is signaled by default.
+    const MODERATED: usize = 8192;
+    /// Above so many iterations no peak is measured.
+    const PEAK_ITERATIONS: usize = 20_000;
+    /// The vendor whose devices perftest sends inline on by default.
+    const MELLANOX: u32 = 0x02c9;
+
+    /// How many requests are outstanding.
+    pub fn depth(&self, plan: &Plan) -> usize {
+        match plan.test.metric {
+            Metric::Latency => 1,
+            Metric::Bandwidth => limited(self.tx_depth, plan),
+        }
+    }
+
+    /// How many receives are posted.
+    pub fn receives(&self, plan: &Plan) -> usize {
+        limited(self.rx_depth, plan)
+    }
+
+    /// One in how many requests is signaled.
+    pub fn moderation(&self, plan: &Plan) -> usize {
+        let default = match plan.sizes.as_slice() {
+            [size] if *size > Self::MODERATED => 1,
+            _ => 100,
+        };
+        let wanted = self.cq_moderation.unwrap_or(default);
+        wanted.clamp(1, self.depth(plan))
+    }
+
+    /// Whether to take a timestamp for each message.
+    pub fn peak(&self, plan: &Plan) -> bool {
+        let count = plan.length.iterations();
+        !self.no_peak && count.is_some_and(|count| count <= Self::PEAK_ITERATIONS)
+    }
+
+    /// Up to how many bytes to send inline on a device of `vendor`.
+    pub fn inline_size(&self, test: Test, vendor: u32) -> u32 {
+        let default = match (test.verb, test.metric) {
+            (Verb::Send, Metric::Latency) => 236,
+            (Verb::Write, Metric::Latency) => 220,
+            _ => 0,
+        };
+        match self.inline {
+            _ if test.verb.has_response() => 0,
+            Some(size) => size,
+            None if vendor == Self::MELLANOX => default,
+            None => 0,
+        }
+    }
+}
+
+fn limited(depth: usize, plan: &Plan) -> usize {
+    let most = plan.length.iterations().unwrap_or(usize::MAX);
+    depth.clamp(1, most.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(verb: Verb, metric: Metric, sizes: &[usize], iterations: usize) -> Plan {
+        Plan {
+            layer: Layer::Core,
+            test: Test { verb, metric },
+            sizes: sizes.to_vec(),
+            length: Length::Iterations(iterations),
+            mtu: None,
+        }
+    }
+
+    #[test]
+    fn depth_and_moderation_are_perftests() {
+        let settings = Settings::default();
+        let bandwidth = |size, count| plan(Verb::Write, Metric::Bandwidth, &[size], count);
+        let shape = |plan: &Plan| (settings.depth(plan), settings.moderation(plan));
+        assert_eq!(shape(&bandwidth(8, 1000)), (128, 100));
+        assert_eq!(shape(&bandwidth(8, 50)), (50, 50));
+        assert_eq!(shape(&bandwidth(65536, 1000)), (128, 1));
+        let latency = plan(Verb::Send, Metric::Latency, &[8], 200);
+        assert_eq!(shape(&latency), (1, 1));
+        assert_eq!(settings.receives(&latency), 200);
+        let all = plan(Verb::Write, Metric::Bandwidth, &[8, 65536], 1000);
+        assert_eq!(shape(&all), (128, 100));
+    }
+
+    #[test]
+    fn inline_is_for_known_devices_and_for_what_can_be_inline() {
+        let settings = Settings::default();
+        let test = |verb, metric| Test { verb, metric };
+        let send = test(Verb::Send, Metric::Latency);
+        assert_eq!(settings.inline_size(send, 0x02c9), 236);
+        assert_eq!(settings.inline_size(send, 0), 0);
+        let asked = Settings {
+            inline: Some(64),
+            ..settings
+        };
+        assert_eq!(asked.inline_size(send, 0), 64);
+        assert_eq!(asked.inline_size(test(Verb::Read, Metric::Latency), 0), 0);
+    }
+
+    #[test]
+    fn impossible_plans_are_refused() {
+        let refused = |plan: Plan| plan.checked().unwrap_err().to_string();
+        assert!(refused(plan(Verb::Send, Metric::Latency, &[8], 4)).contains("at least 5"));
+        assert!(refused(plan(Verb::Send, Metric::Latency, &[0], 10)).contains("1 byte"));
+        assert!(refused(plan(Verb::FetchAndAdd, Metric::Latency, &[16], 10)).contains("8 bytes"));
+    }
+
+    #[test]
+    fn a_difference_is_named() {
+        let server = plan(Verb::Send, Metric::Latency, &[8], 10);
+        let client = plan(Verb::Send, Metric::Latency, &[8], 20);
+        assert!(Plan::agree(&server, &server.clone()).is_ok());
+        assert_eq!(
+            Plan::agree(&server, &client).unwrap_err().to_string(),
+            "the two ends differ in length: 10 iterations at the server, 20 iterations at the client"
+        );
+    }
+}

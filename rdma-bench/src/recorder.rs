@@ -1,0 +1,114 @@
+//! Timestamps of a latency test.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::plan::Length;
+use crate::statistics::Latency;
+
+/// Takes the timestamp of each iteration, and says whether another one is due.
+#[derive(Debug)]
+pub struct Recorder {
+    taken: usize,
+    first: Instant,
+    last: Instant,
+    kept: Kept,
+}
+
+#[derive(Debug)]
+enum Kept {
+    /// Every timestamp, in memory that was touched before.
+    Stamps(Vec<Instant>),
+    /// The time between them, when nobody knows how many there will be.
+    Histogram(Histogram<u64>, Duration),
+}
+
+impl Recorder {
+    /// One for a test of this length.
+    pub fn new(length: Length) -> Self {
+        let now = Instant::now();
+        let kept = match length {
+            Length::Iterations(count) => Kept::Stamps(vec![now; count]),
+            Length::Duration(duration) => {
+                let histogram = Histogram::new(3).expect("3 significant digits are allowed");
+                Kept::Histogram(histogram, duration)
+            }
+        };
+        Self {
+            taken: 0,
+            first: now,
+            last: now,
+            kept,
+        }
+    }
+
+    /// Whether another iteration is due.
+    #[inline]
+    pub fn more(&self) -> bool {
+        match &self.kept {
+            Kept::Stamps(stamps) => self.taken < stamps.len(),
+            Kept::Histogram(_, duration) => {
+                self.taken == 0 || self.last.duration_since(self.first) < *duration
+            }
+        }
+    }
+
+    /// Takes the timestamp of an iteration: right before its post.
+    #[inline]
+    pub fn stamp(&mut self) {
+        let now = Instant::now();
+        match &mut self.kept {
+            Kept::Stamps(stamps) => stamps[self.taken] = now,
+            Kept::Histogram(..) if self.taken == 0 => self.first = now,
+            Kept::Histogram(histogram, _) => {
+                let nanos = now.duration_since(self.last).as_nanos() as u64;
+                histogram.saturating_record(nanos);
+            }
+        }
+        self.last = now;
+        self.taken += 1;
+    }
+
+    /// How many timestamps were taken.
+    #[inline]
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// The figures; `None` when there are too few samples for any.
+    pub fn latency(&self, parts: u32) -> Option<Latency> {
+        match &self.kept {
+            Kept::Stamps(stamps) => Latency::of_stamps(&stamps[..self.taken], parts),
+            Kept::Histogram(histogram, _) => {
+                Latency::of_histogram(histogram, self.last - self.first, parts)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn iterations_are_counted() {
+        let mut recorder = Recorder::new(Length::Iterations(6));
+        while recorder.more() {
+            recorder.stamp();
+        }
+        assert_eq!(recorder.latency(1).unwrap().iterations, 6);
+    }
+
+    #[test]
+    fn time_runs_out() {
+        let length = Duration::from_millis(2);
+        let mut recorder = Recorder::new(Length::Duration(length));
+        while recorder.more() {
+            recorder.stamp();
+        }
+        let latency = recorder.latency(1).unwrap();
+        assert!(latency.duration.unwrap() >= length);
+        assert_eq!(latency.iterations, recorder.taken() - 1);
+    }
+}

@@ -1,0 +1,202 @@
+//! What a report says before the figures.
+
+use std::fmt;
+
+use super::columns::RULE;
+use crate::plan::{Plan, Settings};
+use crate::session::Role;
+use crate::test::{Metric, Test};
+
+/// One end, as the report names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    /// The port's LID.
+    pub lid: u16,
+    /// The queue pair's number.
+    pub queue_pair: u32,
+    /// The first packet sequence number.
+    pub packet_sequence: u32,
+    /// How many reads and atomics it takes at once, where that matters.
+    pub outstanding: Option<u8>,
+    /// The remote key and the address of the memory, if there is any.
+    pub memory: Option<(u32, u64)>,
+    /// The port's GID.
+    pub gid: [u8; 16],
+}
+
+/// What the layer tells of its connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The device's name.
+    pub device: String,
+    /// Its firmware's version.
+    pub firmware: String,
+    /// The path MTU in bytes.
+    pub mtu: usize,
+    /// What the link is.
+    pub link_layer: String,
+    /// The GID index.
+    pub gid_index: u32,
+    /// Up to how many bytes are sent inline.
+    pub inline: usize,
+    /// This end and the other one.
+    pub ends: [Address; 2],
+}
+
+/// Test, device and addresses, in perftest's form.
+#[derive(Debug, Clone)]
+pub struct Header {
+    /// The test.
+    pub test: Test,
+    /// The layer under test.
+    pub layer: String,
+    /// The queue depths that this end uses.
+    pub depths: Vec<(&'static str, usize)>,
+    /// What the layer tells.
+    pub facts: Facts,
+}
+
+impl Header {
+    /// The header of a test.
+    pub fn new(plan: &Plan, settings: &Settings, role: Role, facts: &Facts) -> Self {
+        let test = plan.test;
+        let mut depths = Vec::new();
+        match role {
+            Role::Client => depths.push(("TX depth", settings.depth(plan))),
+            Role::Server if !test.verb.is_one_sided() => {
+                depths.push(("RX depth", settings.receives(plan)));
+            }
+            Role::Server => {}
+        }
+        if test.metric == Metric::Bandwidth {
+            depths.push(("CQ Moderation", settings.moderation(plan)));
+        }
+        Self {
+            test,
+            layer: plan.layer.to_string(),
+            depths,
+            facts: facts.clone(),
+        }
+    }
+
+    /// The last line before the data exchange method: what can be outstanding, or inline.
+    pub(super) fn limit(&self) -> (&'static str, usize) {
+        match self.facts.ends[0].outstanding {
+            Some(outstanding) => ("Outstand reads", usize::from(outstanding)),
+            None => ("Max inline data", self.facts.inline),
+        }
+    }
+}
+
+impl fmt::Display for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let facts = &self.facts;
+        writeln!(f, "{RULE}\n                    {}", self.test.title())?;
+        writeln!(
+            f,
+            " Dual-port       : OFF\t\tDevice         : {}",
+            facts.device
+        )?;
+        writeln!(f, " Number of qps   : 1\t\tTransport type : IB")?;
+        writeln!(f, " Connection type : RC\t\tUsing SRQ      : OFF")?;
+        writeln!(f, " Layer           : {}", self.layer)?;
+        for (name, depth) in &self.depths {
+            writeln!(f, " {name:<16}: {depth}")?;
+        }
+        writeln!(f, " Mtu             : {}[B]", facts.mtu)?;
+        writeln!(f, " Link type       : {}", facts.link_layer)?;
+        writeln!(f, " GID index       : {}", facts.gid_index)?;
+        let (name, limit) = self.limit();
+        let unit = if name == "Max inline data" { "[B]" } else { "" };
+        writeln!(f, " {name:<16}: {limit}{unit}")?;
+        writeln!(f, " rdma_cm QPs\t : OFF")?;
+        writeln!(f, " Data ex. method : Ethernet\n{RULE}")?;
+        for (name, end) in ["local", "remote"].iter().zip(&facts.ends) {
+            write!(
+                f,
+                " {name} address: LID {:04x} QPN 0x{:04x} PSN 0x{:x}",
+                end.lid, end.queue_pair, end.packet_sequence
+            )?;
+            if let Some(outstanding) = end.outstanding {
+                write!(f, " OUT 0x{outstanding:02x}")?;
+            }
+            if let Some((rkey, address)) = end.memory {
+                write!(f, " RKey 0x{rkey:06x} VAddr 0x{address:014x}")?;
+            }
+            let gid: Vec<_> = end.gid.iter().map(|byte| format!("{byte:02}")).collect();
+            writeln!(f, "\n GID: {}", gid.join(":"))?;
+        }
+        writeln!(f, "{RULE}")
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::plan::{Layer, Length};
+    use crate::test::Verb;
+
+    pub(in crate::report) fn header(verb: Verb, metric: Metric, role: Role) -> Header {
+        let end = |number: u32| Address {
+            lid: 0,
+            queue_pair: number,
+            packet_sequence: 0x28_0146,
+            outstanding: verb.has_response().then_some(128),
+            memory: verb.is_one_sided().then_some((0x72e, 0x55f9_71e9_8000)),
+            gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 77, 0, 1],
+        };
+        let facts = Facts {
+            device: "rxe_0".into(),
+            firmware: String::new(),
+            mtu: 4096,
+            link_layer: "Ethernet".into(),
+            gid_index: 1,
+            inline: 0,
+            ends: [end(0x16), end(0x15)],
+        };
+        let plan = Plan {
+            layer: Layer::Core,
+            test: Test { verb, metric },
+            sizes: vec![4096],
+            length: Length::Iterations(1000),
+            mtu: None,
+        };
+        Header::new(&plan, &Settings::default(), role, &facts)
+    }
+
+    /// The lines that `ib_read_bw` printed, but for the layer and two of the C library's.
+    #[test]
+    fn the_header_is_perftests() {
+        let text = header(Verb::Read, Metric::Bandwidth, Role::Client).to_string();
+        let lines = "
+                    RDMA_Read BW Test
+ Dual-port       : OFF\t\tDevice         : rxe_0
+ Number of qps   : 1\t\tTransport type : IB
+ Connection type : RC\t\tUsing SRQ      : OFF
+ Layer           : core
+ TX depth        : 128
+ CQ Moderation   : 100
+ Mtu             : 4096[B]
+ Link type       : Ethernet
+ GID index       : 1
+ Outstand reads  : 128
+ rdma_cm QPs\t : OFF
+ Data ex. method : Ethernet
+@
+ local address: LID 0000 QPN 0x0016 PSN 0x280146 OUT 0x80 RKey 0x00072e VAddr 0x0055f971e98000
+ GID: 00:00:00:00:00:00:00:00:00:00:255:255:10:77:00:01
+ remote address: LID 0000 QPN 0x0015 PSN 0x280146 OUT 0x80 RKey 0x00072e VAddr 0x0055f971e98000
+ GID: 00:00:00:00:00:00:00:00:00:00:255:255:10:77:00:01
+@
+";
+        assert_eq!(text, format!("@{lines}").replace('@', RULE));
+    }
+
+    #[test]
+    fn depths_are_those_of_the_end() {
+        let depths = |verb, metric, role| header(verb, metric, role).depths;
+        let receiver = depths(Verb::Send, Metric::Bandwidth, Role::Server);
+        assert_eq!(receiver, [("RX depth", 512), ("CQ Moderation", 100)]);
+        assert!(depths(Verb::Write, Metric::Latency, Role::Server).is_empty());
+    }
+}

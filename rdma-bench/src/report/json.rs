@@ -1,0 +1,126 @@
+//! Results as JSON: perftest's keys, in a document that is valid, with what a later reader needs.
+
+use serde_json::{Map, Value, json};
+
+use super::{Header, Units};
+use crate::machine::Machine;
+use crate::session::Measured;
+use crate::statistics::Bandwidth;
+
+/// The form of the document; another number when its meaning changes.
+pub const SCHEMA: &str = "rdma-bench/result/1";
+
+/// The figures for one message size; none where nothing was measured.
+pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
+    match measured {
+        Measured::Nothing => None,
+        Measured::Bandwidth(bandwidth) => {
+            let figure = |rate| match units {
+                Units::Mebibytes => Bandwidth::mebibytes(rate, size),
+                Units::Gigabits => Bandwidth::gigabits(rate, size),
+            };
+            Some(json!({
+                "MsgSize": size,
+                "n_iterations": bandwidth.iterations,
+                "BW_peak": figure(bandwidth.peak),
+                "BW_average": figure(bandwidth.average),
+                "MsgRate": bandwidth.average / 1e6,
+            }))
+        }
+        Measured::Latency(latency) => {
+            let mut row = json!({
+                "MsgSize": size,
+                "n_iterations": latency.iterations,
+                "t_min": latency.min,
+                "t_max": latency.max,
+                "t_typical": latency.typical,
+                "t_avg": latency.average,
+                "t_stdev": latency.deviation,
+                "percentile_99": latency.percentile_99,
+                "percentile_99.9": latency.percentile_99_9,
+            });
+            if latency.duration.is_some() {
+                row["tps_average"] = latency.rate().into();
+            } else {
+                row["samples"] = latency.samples.clone().into();
+            }
+            Some(row)
+        }
+    }
+}
+
+/// The whole document. `results` is the row, as perftest has it, and a list of rows for several
+/// sizes.
+pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units: Units) -> Value {
+    let facts = &header.facts;
+    let mut info = Map::new();
+    let title = header.test.title().replace(' ', "_");
+    let mut tell = |key: &str, value: Value| info.insert(key.to_owned(), value);
+    tell("test", title.into());
+    tell("layer", header.layer.clone().into());
+    tell("Dual_port", "OFF".into());
+    tell("Device", facts.device.clone().into());
+    tell("Number_of_qps", 1.into());
+    tell("Transport_type", "IB".into());
+    tell("Connection_type", "RC".into());
+    tell("Using_SRQ", "OFF".into());
+    for (name, depth) in &header.depths {
+        tell(&name.replace(' ', "_"), (*depth).into());
+    }
+    tell("Mtu", facts.mtu.into());
+    tell("Link_type", facts.link_layer.clone().into());
+    tell("GID_index", facts.gid_index.into());
+    let (name, limit) = header.limit();
+    tell(&name.replace(' ', "_"), limit.into());
+    tell("rdma_cm_QPs", "OFF".into());
+    tell("Data_ex_method", "Ethernet".into());
+    let results = match rows.len() {
+        1 => rows.remove(0),
+        _ => Value::Array(rows),
+    };
+    json!({
+        "schema": SCHEMA,
+        "units": {
+            "MsgSize": "bytes",
+            "t_*, percentile_*, samples": "usec",
+            "BW_*": match units {
+                Units::Mebibytes => "MiB/sec",
+                Units::Gigabits => "Gb/sec",
+            },
+            "MsgRate": "Mpps",
+            "tps_average": "1/sec",
+        },
+        "test_info": info,
+        "firmware": facts.firmware,
+        "machine": machine,
+        "results": results,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::header::tests::header;
+    use super::*;
+    use crate::session::Role;
+    use crate::test::{Metric, Verb};
+
+    #[test]
+    fn keys_are_perftests_and_the_text_is_json() {
+        let header = header(Verb::Send, Metric::Bandwidth, Role::Server);
+        let bandwidth = Bandwidth {
+            iterations: 1000,
+            average: 49262.0,
+            peak: 0.0,
+        };
+        let row = row(&Measured::Bandwidth(bandwidth), 8, Units::Mebibytes);
+        let rows = row.into_iter().collect();
+        let document = document(&header, &Machine::look(), rows, Units::Mebibytes);
+        let text = serde_json::to_string_pretty(&document).unwrap();
+        let read: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read["schema"], SCHEMA);
+        assert_eq!(read["test_info"]["RX_depth"], 512);
+        assert_eq!(read["test_info"]["test"], "Send_BW_Test");
+        assert_eq!(read["results"]["n_iterations"], 1000);
+        assert_eq!(read["results"]["MsgRate"], 0.049262);
+    }
+}

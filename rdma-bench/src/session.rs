@@ -1,0 +1,181 @@
+//! A test between two processes, from the agreement to the report.
+
+use std::io::Write;
+
+use serde_json::Value;
+
+use crate::control::{self, Control};
+use crate::core;
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::plan::{Layer, Length, Plan, Settings};
+use crate::recorder::Recorder;
+use crate::report::{Facts, Header, Listing, Style, columns, json};
+use crate::statistics::{Bandwidth, Latency};
+use crate::test::{Metric, Verb};
+
+/// Which end this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The one that waits.
+    Server,
+    /// The one that connects and begins.
+    Client,
+}
+
+/// What one end measured.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Measured {
+    /// The time that operations took.
+    Latency(Latency),
+    /// How many were done.
+    Bandwidth(Bandwidth),
+    /// Nothing: the other end measures.
+    Nothing,
+}
+
+impl Measured {
+    /// The latencies of a test that has run; a sample is divided by `parts`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] for too few samples.
+    pub fn latency(recorder: &Recorder, parts: u32) -> Result<Self> {
+        match recorder.latency(parts) {
+            Some(latency) => Ok(Self::Latency(latency)),
+            None => Err(Error::Unsupported(
+                "the test ended before there was anything to measure".into(),
+            )),
+        }
+    }
+}
+
+/// A connection through one layer, over which tests run.
+pub trait Measure {
+    /// What the report tells of it.
+    fn facts(&self) -> &Facts;
+
+    /// Runs the test with messages of this size. It waits for the other end with
+    /// [`Control::barrier`] once, when this end is ready to receive.
+    ///
+    /// # Errors
+    ///
+    /// Those of the layer, and of the control connection.
+    fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured>;
+}
+
+/// Runs a test as the server (no host) or as the client. The report goes to `out`, and comes back
+/// as JSON.
+///
+/// # Errors
+///
+/// Whatever keeps the test from being run to its end.
+pub fn run(
+    plan: &Plan,
+    settings: &Settings,
+    (host, port): (Option<&str>, u16),
+    style: Style,
+    out: &mut dyn Write,
+) -> Result<Value> {
+    let printing = "printing the report";
+    let (role, mut control) = match host {
+        Some(host) => {
+            let control = control::connect(host, port, plan, settings.timeout)?;
+            (Role::Client, control)
+        }
+        None => {
+            let listener = control::listen(port)?;
+            columns::waiting(out).map_err(Error::output(printing))?;
+            let control = control::accept(&listener, plan, settings.timeout)?;
+            (Role::Server, control)
+        }
+    };
+    let outcome = measure(plan, settings, (role, style), &mut control, out);
+    outcome.map_err(|error| {
+        let error = control.explain(error);
+        control.fail(&error);
+        error
+    })
+}
+
+fn measure(
+    plan: &Plan,
+    settings: &Settings,
+    (role, style): (Role, Style),
+    control: &mut Control,
+    out: &mut dyn Write,
+) -> Result<Value> {
+    let mut connection: Box<dyn Measure> = match plan.layer {
+        Layer::Core => Box::new(core::Connection::establish(role, plan, settings, control)?),
+    };
+    let header = Header::new(plan, settings, role, connection.facts());
+    let printing = "printing the report";
+    write!(out, "{header}").map_err(Error::output(printing))?;
+    let over_time = matches!(plan.length, Length::Duration(_));
+    let silent = role == Role::Server
+        && plan.test.metric == Metric::Latency
+        && plan.test.verb.has_response();
+    if !silent {
+        let heading = columns::heading(plan.test.metric, over_time, style.units);
+        writeln!(out, "{heading}").map_err(Error::output(printing))?;
+    }
+    let mut rows = Vec::new();
+    for &size in &plan.sizes {
+        let measured = connection.measure(size, control)?;
+        let own = match &measured {
+            Measured::Bandwidth(own) => Some(own.clone()),
+            _ => None,
+        };
+        let theirs = control.finish(own)?;
+        let shown = match (measured, theirs) {
+            // What the client measured of a one-sided operation is the server's result too.
+            (Measured::Nothing, Some(theirs)) => Measured::Bandwidth(theirs),
+            (measured, _) => measured,
+        };
+        print(&shown, size, style, out).map_err(Error::output(printing))?;
+        rows.extend(json::row(&shown, size, style.units));
+    }
+    writeln!(out, "{}", columns::RULE).map_err(Error::output(printing))?;
+    let machine = Machine::look();
+    Ok(json::document(&header, &machine, rows, style.units))
+}
+
+fn print(
+    measured: &Measured,
+    size: usize,
+    style: Style,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    match measured {
+        Measured::Nothing => Ok(()),
+        Measured::Bandwidth(bandwidth) => {
+            writeln!(out, "{}", columns::bandwidth(bandwidth, size, style.units))
+        }
+        Measured::Latency(latency) => {
+            let heading = columns::heading(Metric::Latency, false, style.units);
+            match style.listing {
+                Listing::None => {}
+                Listing::Sorted | Listing::Unsorted if latency.samples.is_empty() => {}
+                listing => {
+                    columns::samples(latency, listing, out)?;
+                    writeln!(out, "{}\n{heading}", columns::RULE)?;
+                }
+            }
+            writeln!(out, "{}", columns::latency(latency, size))
+        }
+    }
+}
+
+/// Whether this layer can run the test.
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] with what it cannot.
+pub fn supported(plan: &Plan, settings: &Settings) -> Result<()> {
+    if settings.events && plan.test.verb == Verb::Write {
+        let reason =
+            "writes complete without the peer noticing: -e goes with send, read and atomics";
+        return Err(Error::Unsupported(reason.into()));
+    }
+    Ok(())
+}

@@ -1,0 +1,264 @@
+//! From timestamps to figures, by perftest's definitions.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// So many of the slowest samples are left out of maximum, mean and deviation.
+const TAIL: usize = 2;
+
+/// The latencies of a run, in microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// How many operations were done.
+    pub iterations: usize,
+    /// The least.
+    pub min: f64,
+    /// The most, but for the slowest two.
+    pub max: f64,
+    /// The median.
+    pub typical: f64,
+    /// The mean, without the slowest two.
+    pub average: f64,
+    /// The standard deviation, without the slowest two.
+    pub deviation: f64,
+    /// 99 of 100 are no more.
+    pub percentile_99: f64,
+    /// 999 of 1000 are no more.
+    pub percentile_99_9: f64,
+    /// Every sample in the order of time, if they were kept.
+    pub samples: Vec<f64>,
+    /// How long all took; given when the test was to take a certain time.
+    pub duration: Option<Duration>,
+}
+
+impl Latency {
+    /// The figures of the samples between timestamps; `parts` is by how much a sample is divided: 2
+    /// for half of a round trip.
+    ///
+    /// `None` for fewer than four timestamps.
+    pub fn of_stamps(stamps: &[Instant], parts: u32) -> Option<Self> {
+        let micros = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64() * 1e6 / f64::from(parts);
+        Self::of_samples(stamps.len(), stamps.windows(2).map(micros).collect())
+    }
+
+    fn of_samples(iterations: usize, samples: Vec<f64>) -> Option<Self> {
+        let kept = samples.len().checked_sub(TAIL).filter(|kept| *kept > 0)?;
+        let mut sorted = samples.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let average = sorted[..kept].iter().sum::<f64>() / kept as f64;
+        let squares = sorted[..kept]
+            .iter()
+            .map(|sample| (sample - average).powi(2));
+        let rank = |share: f64| sorted[((kept as f64 * share).ceil() as usize).min(kept)];
+        Some(Self {
+            iterations,
+            min: sorted[0],
+            max: sorted[kept],
+            typical: median(&sorted),
+            average,
+            deviation: (squares.sum::<f64>() / kept as f64).sqrt(),
+            percentile_99: rank(0.99),
+            percentile_99_9: rank(0.999),
+            samples,
+            duration: None,
+        })
+    }
+
+    /// The figures of a histogram of nanoseconds between timestamps over `duration`.
+    pub fn of_histogram(
+        histogram: &Histogram<u64>,
+        duration: Duration,
+        parts: u32,
+    ) -> Option<Self> {
+        if histogram.is_empty() {
+            return None;
+        }
+        let micros = |nanos: f64| nanos / 1e3 / f64::from(parts);
+        let quantile = |share: f64| micros(histogram.value_at_quantile(share) as f64);
+        let iterations = usize::try_from(histogram.len()).unwrap_or(usize::MAX);
+        Some(Self {
+            iterations,
+            min: micros(histogram.min() as f64),
+            max: micros(histogram.max() as f64),
+            typical: quantile(0.5),
+            average: micros(duration.as_nanos() as f64 / histogram.len() as f64),
+            deviation: micros(histogram.stdev()),
+            percentile_99: quantile(0.99),
+            percentile_99_9: quantile(0.999),
+            samples: Vec::new(),
+            duration: Some(duration),
+        })
+    }
+
+    /// Operations each second of a run over a certain time, both ways counted.
+    pub fn rate(&self) -> f64 {
+        let seconds = self.duration.unwrap_or_default().as_secs_f64();
+        self.iterations as f64 / seconds
+    }
+}
+
+/// The middle of sorted numbers; of an even count the lower of the two in the middle.
+pub fn median(sorted: &[f64]) -> f64 {
+    sorted[(sorted.len() - 1) / 2]
+}
+
+/// The bandwidth of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// How many messages were moved.
+    pub iterations: usize,
+    /// Messages each second, over all.
+    pub average: f64,
+    /// Messages each second of the best stretch; 0 where it was not measured.
+    pub peak: f64,
+}
+
+impl Bandwidth {
+    /// The bandwidth of so many messages in so much time.
+    pub fn over(iterations: usize, duration: Duration) -> Self {
+        Self {
+            iterations,
+            average: iterations as f64 / duration.as_secs_f64(),
+            peak: 0.0,
+        }
+    }
+
+    /// The average over all and the best of all stretches from the post of one message to the
+    /// completion of it or of a later one. `completed[n]` is when message `n` was seen completed:
+    /// with the signaled one that completed it.
+    pub fn of_stamps(posted: &[Instant], completed: &[Instant]) -> Self {
+        let (Some(first), Some(last)) = (posted.first(), completed.last()) else {
+            return Self::over(0, Duration::ZERO);
+        };
+        let since = |stamp: &Instant| (*stamp - *first).as_nanos() as u64;
+        let begun: Vec<u64> = posted.iter().map(since).collect();
+        // Of messages that completed together, the last makes the best stretch.
+        let mut ends: Vec<(usize, u64)> = Vec::new();
+        for (message, stamp) in completed.iter().map(since).enumerate() {
+            match ends.last_mut() {
+                Some((last, time)) if *time == stamp => *last = message,
+                _ => ends.push((message, stamp)),
+            }
+        }
+        let mut peak = 0.0_f64;
+        for (end, time) in ends {
+            for (start, posted) in begun[..=end].iter().enumerate() {
+                let count = (end - start + 1) as f64;
+                peak = peak.max(count / (time - posted).max(1) as f64);
+            }
+        }
+        Self {
+            peak: peak * 1e9,
+            ..Self::over(posted.len(), *last - *first)
+        }
+    }
+
+    /// `rate` in MiB each second for messages of `size` bytes.
+    pub fn mebibytes(rate: f64, size: usize) -> f64 {
+        rate * size as f64 / f64::from(1 << 20)
+    }
+
+    /// `rate` in Gb each second for messages of `size` bytes.
+    pub fn gigabits(rate: f64, size: usize) -> f64 {
+        rate * size as f64 * 8.0 / 1e9
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(left: f64, right: f64) {
+        assert!((left - right).abs() < 5e-3, "{left} is not {right}");
+    }
+
+    /// What `ib_read_lat -n 20 -U` printed, and its summary. The first, slowest sample stands for
+    /// one of the two that are left out; its deviation is cut to whole microseconds there.
+    #[test]
+    fn perftests_samples_give_perftests_summary() {
+        let samples = [
+            1435.06, 143.631, 82.1781, 73.9002, 71.3747, 69.9617, 66.9952, 68.3281, 68.9394,
+            68.268, 64.7904, 65.6924, 68.9996, 68.5686, 65.6323, 63.4375, 64.5399, 64.3595, 66.885,
+        ];
+        let found = Latency::of_samples(20, samples.to_vec()).unwrap();
+        close(found.min, 63.44);
+        close(found.max, 143.63);
+        close(found.average, 68.40);
+        close(found.percentile_99, 143.63);
+        close(found.percentile_99_9, 143.63);
+        assert!((found.typical - 68.27).abs() < 0.1);
+        close(found.deviation, 4.34);
+    }
+
+    #[test]
+    fn percentiles_of_many_samples_are_ranks_of_the_kept_ones() {
+        let samples: Vec<f64> = (0..999).map(f64::from).collect();
+        let found = Latency::of_samples(1000, samples).unwrap();
+        close(found.percentile_99, 988.0);
+        close(found.percentile_99_9, 997.0);
+        close(found.max, 997.0);
+        close(found.typical, 499.0);
+    }
+
+    #[test]
+    fn stamps_become_half_round_trips() {
+        let start = Instant::now();
+        let stamps: Vec<_> = (0..10)
+            .map(|step| start + Duration::from_micros(20 * step))
+            .collect();
+        let found = Latency::of_stamps(&stamps, 2).unwrap();
+        assert_eq!((found.iterations, found.samples.len()), (10, 9));
+        close(found.typical, 10.0);
+        close(found.deviation, 0.0);
+        assert!(Latency::of_stamps(&stamps[..3], 2).is_none());
+    }
+
+    #[test]
+    fn a_histogram_gives_mean_and_rate_over_its_time() {
+        let mut histogram = Histogram::new(3).unwrap();
+        histogram.record_n(20_000, 100_000).unwrap();
+        let found = Latency::of_histogram(&histogram, Duration::from_secs(2), 2).unwrap();
+        close(found.average, 10.0);
+        close(found.rate(), 50_000.0);
+        assert!((found.typical - 10.0).abs() < 0.02);
+    }
+
+    #[test]
+    fn average_is_over_all_and_peak_over_the_best_stretch() {
+        let start = Instant::now();
+        let at = |micros: u64| start + Duration::from_micros(micros);
+        // Four messages in 100 us, four more in 300 us.
+        let posted = [
+            at(0),
+            at(1),
+            at(2),
+            at(3),
+            at(100),
+            at(101),
+            at(102),
+            at(103),
+        ];
+        let completed = [
+            at(100),
+            at(100),
+            at(100),
+            at(100),
+            at(400),
+            at(400),
+            at(400),
+            at(400),
+        ];
+        let found = Bandwidth::of_stamps(&posted, &completed);
+        assert_eq!(found.iterations, 8);
+        close(found.average, 20_000.0);
+        close(found.peak, 40_000.0);
+    }
+
+    #[test]
+    fn units_are_perftests() {
+        close(Bandwidth::mebibytes(1000.0, 1 << 20), 1000.0);
+        close(Bandwidth::gigabits(1e6, 125), 1.0);
+    }
+}

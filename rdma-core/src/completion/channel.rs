@@ -40,7 +40,7 @@ impl CompletionChannel {
     }
 
     /// Takes and acknowledges every announcement that is there, without waiting, and calls `each`
-    /// with the queue it is from. Returns how many there were.
+    /// with the queue it is from; `each` may drop that queue. Returns how many there were.
     ///
     /// # Errors
     ///

@@ -10,6 +10,9 @@ use ibverbs_sys as sys;
 use super::context::{ContextHandle, positive};
 use crate::error::{Errno, Error, Result};
 
+/// How many events are taken before they are told.
+const BATCH: usize = 16;
+
 /// Owner of an `ibv_comp_channel`, whose descriptor is non-blocking.
 #[derive(Debug)]
 pub(crate) struct ChannelHandle {
@@ -55,9 +58,27 @@ impl ChannelHandle {
     /// Takes every pending event and calls `each` with the context value of its completion queue.
     pub(crate) fn drain(&self, mut each: impl FnMut(u64)) -> Result<usize> {
         let mut taken = 0;
+        loop {
+            let mut contexts = [0; BATCH];
+            // All are acknowledged by now: `each` may drop queues, which waits for that.
+            let (count, outcome) = self.take(&mut contexts);
+            taken += count;
+            contexts[..count].iter().copied().for_each(&mut each);
+            outcome?;
+            if count < BATCH {
+                return Ok(taken);
+            }
+        }
+    }
+
+    /// Takes and acknowledges pending events, as many as `contexts` has room for their queues'
+    /// context values, and returns how many.
+    fn take(&self, contexts: &mut [u64]) -> (usize, Result<()>) {
+        let mut taken = 0;
         // Acknowledging takes a lock and wakes waiters, so runs of one queue's events are counted.
         let mut run: Option<(*mut sys::ibv_cq, u32)> = None;
-        let outcome = loop {
+        let mut outcome = Ok(());
+        while taken < contexts.len() {
             let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
             // SAFETY: the channel is valid and both places are; the descriptor does not block.
             let failed =
@@ -65,11 +86,15 @@ impl ChannelHandle {
             if failed != 0 {
                 let errno = Errno::last();
                 match errno.0 {
-                    libc::EAGAIN => break Ok(taken),
+                    libc::EAGAIN => break,
                     libc::EINTR => continue,
-                    _ => break Err(self.error("ibv_get_cq_event", errno)),
+                    _ => {
+                        outcome = Err(self.error("ibv_get_cq_event", errno));
+                        break;
+                    }
                 }
             }
+            contexts[taken] = context as u64;
             taken += 1;
             run = Some(match run {
                 Some((current, count)) if current == queue => (current, count + 1),
@@ -79,12 +104,11 @@ impl ChannelHandle {
                 }
                 None => (queue, 1),
             });
-            each(context as u64);
-        };
+        }
         if let Some((queue, count)) = run {
             acknowledge(queue, count);
         }
-        outcome
+        (taken, outcome)
     }
 
     /// Waits until an event is there, or until the time is over; tells which.

@@ -92,7 +92,8 @@ impl CompletionQueueHandle {
         let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) };
         match usize::try_from(count) {
             Ok(count) => Ok(count),
-            Err(_) => Err(self.error("ibv_poll_cq", Errno(count.abs()))),
+            // Negative is all that the verb says of a failure.
+            Err(_) => Err(self.error("ibv_poll_cq", Errno(libc::EIO))),
         }
     }
 

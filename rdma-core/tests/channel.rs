@@ -1,0 +1,240 @@
+//! Completion channels: arming, waiting, draining, and telling queues apart.
+
+mod common;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use common::{Pair, bytes, context, eventually, pattern, succeed};
+use rdma_core::{
+    CompletionChannel, CompletionQueue, CompletionQueueId, ConnectOptions, Error, SendRequest,
+    WorkCompletion,
+};
+
+const LONG: Option<Duration> = Some(Duration::from_secs(60));
+
+/// A pair whose right side receives into a queue with a channel.
+fn announced() -> (Pair, CompletionChannel, CompletionQueue) {
+    let context = context();
+    let channel = context.completion_channel().unwrap();
+    let queue = context
+        .completion_queue(256)
+        .channel(&channel)
+        .build()
+        .unwrap();
+    let domain = context.protection_domain().unwrap();
+    let configure = |builder: rdma_core::QueuePairBuilder| builder.receive_completions(&queue);
+    let pair = Pair::in_domain(&domain, configure, &ConnectOptions::default());
+    (pair, channel, queue)
+}
+
+fn drained(channel: &CompletionChannel) -> Vec<CompletionQueueId> {
+    let mut ids = Vec::new();
+    let count = channel.drain(|id| ids.push(id)).unwrap();
+    assert_eq!(count, ids.len());
+    ids
+}
+
+#[test]
+fn a_completion_is_announced_once_after_arming() {
+    let (pair, channel, queue) = announced();
+    assert!(!channel.wait(Some(Duration::ZERO)).unwrap());
+    assert!(drained(&channel).is_empty());
+    let mut receives = pair.right.receive_queue();
+    let mut sends = pair.left.send_queue();
+    for seed in 0..20 {
+        receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+        queue.request_notification().unwrap();
+        sends
+            .post(SendRequest::send(pattern(&pair.domain, 8, seed)))
+            .unwrap();
+        assert!(channel.wait(LONG).unwrap(), "announced");
+        assert_eq!(drained(&channel), [queue.id()]);
+        let received = receives.complete(&succeed(&queue)).unwrap();
+        assert_eq!(received[..], bytes(8, seed));
+        drop(sends.complete(&succeed(pair.left.send_completions())));
+    }
+    assert!(drained(&channel).is_empty());
+}
+
+#[test]
+fn without_arming_nothing_is_announced() {
+    let (pair, channel, queue) = announced();
+    let mut receives = pair.right.receive_queue();
+    receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    let mut sends = pair.left.send_queue();
+    sends
+        .post(SendRequest::send(pattern(&pair.domain, 8, 1)))
+        .unwrap();
+    succeed(&queue);
+    assert!(!channel.wait(Some(Duration::from_millis(20))).unwrap());
+}
+
+#[test]
+fn only_solicited_messages_answer_to_solicited_arming() {
+    let (pair, channel, queue) = announced();
+    let mut receives = pair.right.receive_queue();
+    let mut sends = pair.left.send_queue();
+    for _ in 0..2 {
+        receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    }
+    queue.request_solicited_notification().unwrap();
+    let message = || SendRequest::send(pattern(&pair.domain, 8, 1));
+    sends.post(message()).unwrap();
+    succeed(&queue);
+    assert!(!channel.wait(Some(Duration::from_millis(20))).unwrap());
+    sends.post(message().solicited()).unwrap();
+    succeed(&queue);
+    assert!(channel.wait(LONG).unwrap());
+    assert_eq!(drained(&channel), [queue.id()]);
+}
+
+#[test]
+fn arming_before_the_last_poll_misses_no_completion() {
+    const MESSAGES: usize = 1000;
+    let (pair, channel, queue) = announced();
+    let mut receives = pair.right.receive_queue();
+    for _ in 0..16 {
+        receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    }
+    let domain = pair.domain.clone();
+    let left = pair.left.clone();
+    let sender = std::thread::spawn(move || {
+        let mut sends = left.send_queue();
+        let mut memory = domain.allocate(8).unwrap();
+        for number in 0..MESSAGES as u64 {
+            memory.copy_from_slice(&number.to_ne_bytes());
+            memory = common::carry_out(&left, &mut sends, SendRequest::send(memory));
+        }
+    });
+    let mut room = [WorkCompletion::default(); 4];
+    let mut numbers = Vec::new();
+    while numbers.len() < MESSAGES {
+        queue.request_notification().unwrap();
+        let mut idle = true;
+        loop {
+            let completions = queue.poll(&mut room).unwrap();
+            if completions.is_empty() {
+                break;
+            }
+            idle = false;
+            for completion in completions {
+                completion.result().unwrap();
+                let memory = receives.complete(completion).unwrap();
+                numbers.push(u64::from_ne_bytes(memory[..].try_into().unwrap()));
+                receives.post(memory).unwrap();
+            }
+        }
+        if idle {
+            assert!(channel.wait(LONG).unwrap(), "{} arrived", numbers.len());
+        }
+        drained(&channel);
+    }
+    sender.join().unwrap();
+    assert_eq!(numbers, (0..MESSAGES as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn queues_on_one_channel_are_told_apart() {
+    let context = context();
+    let domain = context.protection_domain().unwrap();
+    let channel = context.completion_channel().unwrap();
+    let queue = || {
+        context
+            .completion_queue(16)
+            .channel(&channel)
+            .build()
+            .unwrap()
+    };
+    let queues = [queue(), queue(), queue()];
+    let pairs = queues.each_ref().map(|queue| {
+        let configure = |builder: rdma_core::QueuePairBuilder| builder.send_completions(queue);
+        Pair::in_domain(&domain, configure, &ConnectOptions::default())
+    });
+    for queue in &queues {
+        queue.request_notification().unwrap();
+    }
+    let mut sends = pairs.each_ref().map(|pair| pair.left.send_queue());
+    for (index, sends) in sends.iter_mut().enumerate() {
+        if index != 1 {
+            let nowhere = rdma_core::RemoteMemory {
+                address: 0,
+                len: 0,
+                rkey: 0,
+            };
+            sends.post(SendRequest::write((), nowhere)).unwrap();
+        }
+    }
+    let mut seen = HashMap::new();
+    eventually("two announcements", || {
+        channel.wait(LONG).unwrap();
+        channel
+            .drain(|id| *seen.entry(id).or_insert(0) += 1)
+            .unwrap();
+        (seen.values().sum::<i32>() >= 2).then_some(())
+    });
+    assert_eq!(
+        seen,
+        HashMap::from([(queues[0].id(), 1), (queues[2].id(), 1)])
+    );
+}
+
+#[test]
+fn a_queue_can_be_dropped_while_its_announcement_is_told() {
+    let context = context();
+    let domain = context.protection_domain().unwrap();
+    let channel = context.completion_channel().unwrap();
+    let mut objects = HashMap::new();
+    for _ in 0..2 {
+        let queue = context
+            .completion_queue(16)
+            .channel(&channel)
+            .build()
+            .unwrap();
+        let configure = |builder: rdma_core::QueuePairBuilder| builder.send_completions(&queue);
+        let pair = Pair::in_domain(&domain, configure, &ConnectOptions::default());
+        queue.request_notification().unwrap();
+        let nowhere = rdma_core::RemoteMemory {
+            address: 0,
+            len: 0,
+            rkey: 0,
+        };
+        pair.left
+            .send_queue()
+            .post(SendRequest::write((), nowhere))
+            .unwrap();
+        objects.insert(queue.id(), (pair, queue));
+    }
+    eventually("both announcements", || {
+        channel.wait(LONG).unwrap();
+        channel.drain(|id| drop(objects.remove(&id))).unwrap();
+        objects.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_queue_is_dropped_with_its_announcement_pending() {
+    let (pair, channel, queue) = announced();
+    let mut receives = pair.right.receive_queue();
+    receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    queue.request_notification().unwrap();
+    let mut sends = pair.left.send_queue();
+    sends
+        .post(SendRequest::send(pattern(&pair.domain, 8, 1)))
+        .unwrap();
+    assert!(channel.wait(LONG).unwrap());
+    drop((receives, sends, pair, queue));
+    assert!(
+        drained(&channel).is_empty(),
+        "the announcement is gone with the queue"
+    );
+}
+
+#[test]
+fn arming_needs_a_channel() {
+    let queue = context().completion_queue(4).build().unwrap();
+    let error = queue.request_notification().unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
+    assert!(context().completion_queue(0).build().is_err());
+    assert!(queue.capacity() >= 4);
+}

@@ -1,0 +1,177 @@
+//! Two connected queue pairs of one process, and waiting that ends.
+//!
+//! The device is the one that `RDMA_DEVICE` selects, or the first usable one. Without any, every
+//! test fails with the crate's error.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdma_core::{
+    Buffer, CompletionQueue, ConnectOptions, Context, Endpoint, ProtectionDomain, QueuePair,
+    QueuePairBuilder, QueuePairState, ReceiveQueue, Scatter, SendQueue, SendRequest,
+    WorkCompletion,
+};
+
+/// How long a test waits for what must happen: ample for an emulated machine under load.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The device under test.
+#[track_caller]
+pub(crate) fn context() -> Context {
+    match Context::open_default() {
+        Ok(context) => context,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Two queue pairs of one protection domain, connected to each other, each with a completion queue
+/// of its own.
+pub(crate) struct Pair {
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) left: QueuePair,
+    pub(crate) right: QueuePair,
+}
+
+impl Pair {
+    #[track_caller]
+    pub(crate) fn new() -> Self {
+        Self::with(|builder| builder, &ConnectOptions::default())
+    }
+
+    /// A pair made with these settings on both sides.
+    #[track_caller]
+    pub(crate) fn with(
+        configure: impl Fn(QueuePairBuilder) -> QueuePairBuilder,
+        options: &ConnectOptions,
+    ) -> Self {
+        let domain = context().protection_domain().unwrap();
+        Self::in_domain(&domain, configure, options)
+    }
+
+    #[track_caller]
+    pub(crate) fn in_domain(
+        domain: &ProtectionDomain,
+        configure: impl Fn(QueuePairBuilder) -> QueuePairBuilder,
+        options: &ConnectOptions,
+    ) -> Self {
+        let left = configure(domain.queue_pair()).build().unwrap();
+        let right = configure(domain.queue_pair()).build().unwrap();
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        Self {
+            domain: domain.clone(),
+            left: left.connect(&to_right, options).unwrap(),
+            right: right.connect(&to_left, options).unwrap(),
+        }
+    }
+
+    /// Sends eight bytes from left to right, to show that the pair works.
+    #[track_caller]
+    pub(crate) fn check(&self) {
+        let mut receives = self.right.receive_queue();
+        receives.post(self.domain.allocate(8).unwrap()).unwrap();
+        let mut sends = self.left.send_queue();
+        sends
+            .post(SendRequest::send(pattern(&self.domain, 8, 1)))
+            .unwrap();
+        let sent = succeed(self.left.send_completions());
+        assert_eq!(sends.complete(&sent).count(), 1);
+        let received = receive(&self.right, &mut receives);
+        assert_eq!(received.1[..], bytes(8, 1));
+    }
+}
+
+/// Connection settings under which a peer that is silent fails soon.
+pub(crate) fn impatient() -> ConnectOptions {
+    ConnectOptions::default()
+        .ack_timeout_exponent(10)
+        .retries(1)
+}
+
+/// An endpoint like `endpoint` with a queue pair number that nobody has.
+pub(crate) fn nobody(endpoint: Endpoint) -> Endpoint {
+    Endpoint {
+        queue_pair: 0x00ff_fff0,
+        ..endpoint
+    }
+}
+
+/// `len` bytes that depend on `seed` and on their place.
+pub(crate) fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed)
+        .collect()
+}
+
+/// A buffer with [`bytes`] in it.
+#[track_caller]
+pub(crate) fn pattern(domain: &ProtectionDomain, len: usize, seed: u8) -> Buffer {
+    let mut buffer = domain.allocate(len).unwrap();
+    buffer.copy_from_slice(&bytes(len, seed));
+    buffer
+}
+
+/// Repeats `attempt` until it gives something; fails the test when that takes too long.
+#[track_caller]
+pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(outcome) = attempt() {
+            return outcome;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        thread::yield_now();
+    }
+}
+
+/// The next completion, whatever its status.
+#[track_caller]
+pub(crate) fn completion(queue: &CompletionQueue) -> WorkCompletion {
+    eventually("a completion", || {
+        let mut room = [WorkCompletion::default()];
+        queue.poll(&mut room).unwrap().first().copied()
+    })
+}
+
+/// The next completion, which must be a success.
+#[track_caller]
+pub(crate) fn succeed(queue: &CompletionQueue) -> WorkCompletion {
+    let completion = completion(queue);
+    if let Err(error) = completion.result() {
+        panic!("{error}");
+    }
+    completion
+}
+
+/// Posts a request and waits for its success; gives its memory back.
+#[track_caller]
+pub(crate) fn carry_out<T: rdma_core::Gather>(
+    pair: &QueuePair,
+    queue: &mut SendQueue<T>,
+    request: SendRequest<T>,
+) -> T {
+    queue.post(request).unwrap();
+    let completion = succeed(pair.send_completions());
+    let mut retired = queue.complete(&completion);
+    retired.next().expect("the memory of the request")
+}
+
+/// The next message: its completion and memory.
+#[track_caller]
+pub(crate) fn receive<T: Scatter>(
+    pair: &QueuePair,
+    queue: &mut ReceiveQueue<T>,
+) -> (WorkCompletion, T) {
+    let completion = succeed(pair.receive_completions());
+    let memory = queue.complete(&completion);
+    (completion, memory.expect("the memory of the receive"))
+}
+
+/// Waits until the queue pair is in the error state.
+#[track_caller]
+pub(crate) fn until_failed(pair: &QueuePair) {
+    eventually("the error state", || {
+        (pair.state().unwrap() == QueuePairState::Error).then_some(())
+    });
+}

@@ -103,6 +103,6 @@ pub use memory::{
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
     ConcurrentReceiveQueue, ConcurrentSendQueue, ConnectOptions, Endpoint, PostError,
-    PreparedQueuePair, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, ReservedSlot, SendQueue,
-    SendRequest,
+    PreparedQueuePair, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, ReservedSlot,
+    SendQueue, SendRequest,
 };

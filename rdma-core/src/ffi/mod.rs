@@ -16,10 +16,11 @@ mod protection_domain;
 mod queue_pair;
 mod region;
 mod request;
+mod request_id;
 mod ring;
 mod shared;
+mod slot_table;
 mod span;
-mod tag;
 
 pub(crate) use allocation::Allocation;
 pub(crate) use channel::ChannelHandle;
@@ -29,7 +30,7 @@ pub(crate) use context::ContextHandle;
 pub(crate) use context::empty_port;
 pub(crate) use device::{DeviceHandle, device_list};
 pub(crate) use exposed::Exposed;
-pub(crate) use in_flight::{Reserved, Slots};
+pub(crate) use in_flight::Slots;
 pub(crate) use protection_domain::ProtectionDomainHandle;
 pub(crate) use queue_pair::{
     QueuePairHandle, QueuePairSizes, empty_attributes, gid_bytes, set_destination,
@@ -38,4 +39,5 @@ pub(crate) use region::RegionHandle;
 pub(crate) use request::ElementList;
 pub(crate) use ring::Ring;
 pub(crate) use shared::{Reading, Shared, Writing};
+pub(crate) use slot_table::Reserved;
 pub(crate) use span::Span;

@@ -4,6 +4,7 @@ use std::mem::{self, MaybeUninit};
 
 use ibverbs_sys as sys;
 
+use super::queue_pair::QueuePairSizes;
 use crate::error::{Error, Result};
 use crate::memory::Elements;
 use crate::queue_pair::{Operation, SendRequest};
@@ -11,13 +12,19 @@ use crate::queue_pair::{Operation, SendRequest};
 /// How many scatter/gather elements a request of this crate can have.
 pub(crate) const MAX_ELEMENTS: usize = 16;
 
+/// The most bytes of a message (IBTA volume 1, 9.7.2). Providers count in 32 bits.
+const MAX_MESSAGE: u64 = 1 << 31;
+
+/// How many bytes an atomic operation is on.
+const ATOMIC: u64 = size_of::<u64>() as u64;
+
 /// A scatter/gather list without an allocation.
 pub(crate) struct ElementList {
     elements: [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS],
     /// How many were pushed, including those that did not fit.
     len: usize,
-    /// The first problem met while pushing.
-    too_long: Option<usize>,
+    /// How many bytes they have together.
+    bytes: u64,
 }
 
 impl ElementList {
@@ -26,37 +33,41 @@ impl ElementList {
         Self {
             elements: [const { MaybeUninit::uninit() }; MAX_ELEMENTS],
             len: 0,
-            too_long: None,
+            bytes: 0,
         }
     }
 
     #[inline]
     pub(crate) fn push(&mut self, address: u64, len: usize, lkey: u32) {
-        match u32::try_from(len) {
-            Ok(length) if self.len < MAX_ELEMENTS => {
-                self.elements[self.len].write(sys::ibv_sge {
-                    addr: address,
-                    length,
-                    lkey,
-                });
-            }
-            Ok(_) => {}
-            Err(_) => self.too_long = Some(len),
+        if len == 0 {
+            // To devices of several vendors an element of no bytes is one of 2^31.
+            return;
         }
-        self.len += 1;
-    }
-
-    #[inline]
-    fn checked(&self) -> Result<()> {
-        if self.len > MAX_ELEMENTS {
-            return Err(Error::TooManyElements {
-                elements: self.len,
-                limit: MAX_ELEMENTS,
+        if let Some(element) = self.elements.get_mut(self.len) {
+            element.write(sys::ibv_sge {
+                addr: address,
+                // What does not fit makes the sum of bytes too large.
+                length: len as u32,
+                lkey,
             });
         }
-        if let Some(len) = self.too_long {
-            let reason = format!("{len} bytes are more than one element can carry (2^32 - 1)");
-            return Err(Error::invalid("scatter/gather element", reason));
+        self.len += 1;
+        self.bytes = self.bytes.saturating_add(len as u64);
+    }
+
+    /// Checks that the device can take it, with the number of elements that the queue pair has.
+    #[inline]
+    fn checked(&self, limit: u32) -> Result<()> {
+        let limit = MAX_ELEMENTS.min(limit as usize);
+        if self.len > limit {
+            return Err(Error::TooManyElements {
+                elements: self.len,
+                limit,
+            });
+        }
+        if self.bytes > MAX_MESSAGE {
+            let reason = format!("{} bytes are more than a message can have", self.bytes);
+            return Err(Error::invalid("memory of a request", reason));
         }
         Ok(())
     }
@@ -68,12 +79,35 @@ pub(crate) struct SendElements {
 }
 
 impl SendElements {
-    /// Collects the elements of `request`'s memory.
+    /// Collects the elements of `request`'s memory, and checks what providers may not.
     #[inline]
-    pub(crate) fn gather<T: crate::memory::Gather>(request: &SendRequest<T>) -> Result<Self> {
+    pub(crate) fn gather<T: crate::memory::Gather>(
+        request: &SendRequest<T>,
+        limits: QueuePairSizes,
+    ) -> Result<Self> {
         let mut list = ElementList::new();
         request.memory().gather(&mut Elements::new(&mut list));
-        list.checked()?;
+        list.checked(limits.send_elements)?;
+        match request.operation() {
+            Operation::Send { .. } | Operation::Write { .. } => {
+                if request.is_inline() && list.bytes > u64::from(limits.inline_data) {
+                    return Err(too_much_inline(list.bytes, limits.inline_data));
+                }
+                return Ok(Self { list });
+            }
+            Operation::Read => {}
+            Operation::CompareAndSwap { .. } | Operation::FetchAndAdd { .. } => {
+                let address = request.remote().address;
+                if list.bytes != ATOMIC || !address.is_multiple_of(ATOMIC) {
+                    return Err(no_atomic(list.bytes, address));
+                }
+            }
+        }
+        if request.is_inline() {
+            // Soft-RoCE would take the memory's content for the elements to write to.
+            let reason = "a read or an atomic brings data and carries none";
+            return Err(Error::invalid("inline request", reason));
+        }
         Ok(Self { list })
     }
 
@@ -139,10 +173,13 @@ pub(crate) struct ReceiveElements {
 impl ReceiveElements {
     /// Collects the elements of `memory`.
     #[inline]
-    pub(crate) fn scatter<T: crate::memory::Scatter>(memory: &T) -> Result<Self> {
+    pub(crate) fn scatter<T: crate::memory::Scatter>(
+        memory: &T,
+        limits: QueuePairSizes,
+    ) -> Result<Self> {
         let mut list = ElementList::new();
         memory.scatter(&mut Elements::new(&mut list))?;
-        list.checked()?;
+        list.checked(limits.receive_elements)?;
         Ok(Self { list })
     }
 
@@ -155,5 +192,78 @@ impl ReceiveElements {
             sg_list: self.list.elements.as_mut_ptr().cast(),
             num_sge: self.list.len as i32,
         }
+    }
+}
+
+#[cold]
+fn too_much_inline(bytes: u64, limit: u32) -> Error {
+    let reason = format!("{bytes} bytes are more than the queue pair's limit of {limit}");
+    Error::invalid("inline request", reason)
+}
+
+#[cold]
+fn no_atomic(bytes: u64, address: u64) -> Error {
+    if bytes == ATOMIC {
+        let reason = format!("{address:#x} is not a multiple of 8");
+        Error::invalid("remote address of an atomic", reason)
+    } else {
+        let reason = format!("{bytes} bytes, and an atomic brings 8");
+        Error::invalid("memory of an atomic", reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_stay_within_elements_and_bytes() {
+        let mut list = ElementList::new();
+        for _ in 0..3 {
+            list.push(4096, 1 << 29, 1);
+        }
+        assert!(list.checked(4).is_ok());
+        assert_eq!(
+            list.checked(2).unwrap_err(),
+            Error::TooManyElements {
+                elements: 3,
+                limit: 2
+            }
+        );
+        list.push(4096, 1 << 29, 1);
+        assert!(list.checked(4).is_ok(), "2^31 bytes");
+        list.push(4096, 1, 1);
+        assert!(list.checked(5).is_err());
+        for _ in 0..MAX_ELEMENTS {
+            list.push(4096, 1, 1);
+        }
+        let too_many = list.checked(u32::MAX).unwrap_err();
+        assert!(matches!(
+            too_many,
+            Error::TooManyElements {
+                limit: MAX_ELEMENTS,
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn lengths_that_wrap_around_are_refused() {
+        let mut list = ElementList::new();
+        list.push(4096, 1 << 32, 1);
+        assert!(list.checked(4).is_err());
+        let mut list = ElementList::new();
+        for _ in 0..16 {
+            list.push(4096, 1 << 28, 1);
+        }
+        assert!(list.checked(16).is_err());
+    }
+
+    #[test]
+    fn pieces_without_bytes_are_no_elements() {
+        let mut list = ElementList::new();
+        list.push(4096, 0, 1);
+        assert_eq!((list.len, list.bytes), (0, 0));
     }
 }

@@ -5,22 +5,19 @@ use std::sync::Arc;
 
 use super::queue_pair::QueuePairHandle;
 use super::request::{ReceiveElements, SendElements};
-use super::tag::{OWN_MASK, Tag};
+use super::request_id::{BLOCK_BITS, Sequence};
 use crate::error::{Error, Result};
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::SendRequest;
 
-/// A bounded queue of memory that the device uses; a request's id is its place in the order.
+/// A bounded queue of memory that the device uses; a request's id tells its place in the order.
 pub(crate) struct Ring<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
-    tag: Tag,
     /// The memory of request `n` stands at `n` modulo the length, a power of two.
     slots: Box<[Option<T>]>,
     capacity: usize,
-    /// The oldest request that has not been retired.
-    head: u64,
-    /// The number of the next request.
-    tail: u64,
+    /// The requests that have not been retired.
+    order: Sequence,
 }
 
 impl<T: Send + 'static> fmt::Debug for Ring<T> {
@@ -35,15 +32,13 @@ impl<T: Send + 'static> fmt::Debug for Ring<T> {
 
 impl<T: Send + 'static> Ring<T> {
     pub(crate) fn new(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
-        let capacity = capacity as usize;
+        let capacity = capacity.min(1 << BLOCK_BITS) as usize;
         let slots = (0..capacity.next_power_of_two()).map(|_| None).collect();
         Self {
             queue_pair,
-            tag: Tag::next(),
             slots,
             capacity,
-            head: 0,
-            tail: 0,
+            order: Sequence::new(),
         }
     }
 
@@ -57,7 +52,7 @@ impl<T: Send + 'static> Ring<T> {
 
     #[inline]
     pub(crate) fn in_flight(&self) -> usize {
-        (self.tail - self.head) as usize
+        self.order.outstanding()
     }
 
     #[inline]
@@ -68,11 +63,12 @@ impl<T: Send + 'static> Ring<T> {
         if self.in_flight() == self.capacity {
             return Err((self.full("send"), request.into_memory()));
         }
-        let mut elements = match SendElements::gather(&request) {
+        let mut elements = match SendElements::gather(&request, self.queue_pair.sizes()) {
             Ok(elements) => elements,
             Err(error) => return Err((error, request.into_memory())),
         };
-        let mut wr = elements.work_request(&request, self.tag.id(self.tail));
+        let id = self.order.id(self.order.tail());
+        let mut wr = elements.work_request(&request, id);
         // SAFETY: `elements` outlives the call. On success the memory moves into its slot, where
         // nobody can reach it; it leaves the slot when a completion of this queue retires it, or
         // with the destroyed queue pair.
@@ -93,11 +89,11 @@ impl<T: Send + 'static> Ring<T> {
         if self.in_flight() == self.capacity {
             return Err((self.full("receive"), memory));
         }
-        let mut elements = match ReceiveElements::scatter(&memory) {
+        let mut elements = match ReceiveElements::scatter(&memory, self.queue_pair.sizes()) {
             Ok(elements) => elements,
             Err(error) => return Err((error, memory)),
         };
-        let mut wr = elements.work_request(self.tag.id(self.tail));
+        let mut wr = elements.work_request(self.order.id(self.order.tail()));
         // SAFETY: as in `post_send`.
         match unsafe { self.queue_pair.post_receive(&mut wr) } {
             Ok(()) => {
@@ -110,25 +106,23 @@ impl<T: Send + 'static> Ring<T> {
 
     #[inline]
     fn keep(&mut self, memory: T) {
-        let slot = self.slot(self.tail);
+        let slot = self.slot(self.order.tail());
         self.slots[slot] = Some(memory);
-        self.tail += 1;
+        self.order.advance_tail();
     }
 
     /// The number of the request with this id, if it is one of this queue's and in flight.
     #[inline]
     pub(crate) fn number(&self, id: u64) -> Option<u64> {
-        let own = self.tag.own(id)?;
-        let ahead = own.wrapping_sub(self.head) & OWN_MASK;
-        (ahead < self.tail - self.head).then_some(self.head + ahead)
+        self.order.number(id)
     }
 
     /// Takes the oldest request's memory, if the request is numbered `last` or lower.
     #[inline]
     pub(crate) fn retire(&mut self, last: u64) -> Option<T> {
-        while self.head <= last && self.head < self.tail {
-            let slot = self.slot(self.head);
-            self.head += 1;
+        while self.order.head() <= last && self.in_flight() > 0 {
+            let slot = self.slot(self.order.head());
+            self.order.advance_head();
             if let Some(memory) = self.slots[slot].take() {
                 return Some(memory);
             }
@@ -141,8 +135,8 @@ impl<T: Send + 'static> Ring<T> {
     pub(crate) fn take(&mut self, number: u64) -> Option<T> {
         let slot = self.slot(number);
         let memory = self.slots[slot].take();
-        while self.head < self.tail && self.slots[self.slot(self.head)].is_none() {
-            self.head += 1;
+        while self.in_flight() > 0 && self.slots[self.slot(self.order.head())].is_none() {
+            self.order.advance_head();
         }
         memory
     }

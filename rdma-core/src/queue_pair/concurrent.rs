@@ -51,7 +51,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         self.slots.reserve().map(ReservedSlot)
     }
 
-    /// Gives a slot back unused.
+    /// Gives a slot back unused. One of another queue is lost to that queue.
     pub fn cancel(&self, slot: ReservedSlot) {
         self.slots.cancel(slot.0);
     }
@@ -60,7 +60,9 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     ///
     /// # Errors
     ///
-    /// As [`SendQueue::post`](super::SendQueue::post).
+    /// As [`SendQueue::post`](super::SendQueue::post), and
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a slot of another queue, which
+    /// is then lost to that queue.
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub fn post(&self, slot: ReservedSlot, request: SendRequest<T>) -> Result<(), PostError<T>>

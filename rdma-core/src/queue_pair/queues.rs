@@ -62,7 +62,8 @@ impl<T: Send + 'static> SendQueue<T> {
     /// # Errors
     ///
     /// The memory, with [`Error::QueueFull`] when as many requests are outstanding as fit,
-    /// [`Error::TooManyElements`], [`Error::NotWritable`], or the verb's error.
+    /// [`Error::TooManyElements`], [`Error::InvalidArgument`] for a request that no device can carry
+    /// out, [`Error::NotWritable`], or the verb's error.
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub fn post(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>

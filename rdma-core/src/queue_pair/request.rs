@@ -88,12 +88,18 @@ impl<T> SendRequest<T> {
     }
 
     /// Copies the data into the request, up to
-    /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes. For sends and writes.
+    /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes. For sends and writes; a
+    /// read or an atomic is refused with it.
     #[doc(alias = "IBV_SEND_INLINE")]
     #[inline]
     pub fn inline(mut self) -> Self {
         self.flags.insert(SendFlags::INLINE);
         self
+    }
+
+    #[inline]
+    pub(crate) fn is_inline(&self) -> bool {
+        self.flags.contains(SendFlags::INLINE)
     }
 
     #[inline]
@@ -172,8 +178,8 @@ impl<T: Scatter> SendRequest<T> {
         Self::new(Operation::Read, memory, remote)
     }
 
-    /// Replaces the peer's eight bytes by `desired` if they are `expected`. What they were goes into
-    /// `memory`, eight bytes, as a number in this host's byte order.
+    /// Replaces the peer's eight bytes, at a multiple of eight, by `desired` if they are `expected`.
+    /// What they were goes into `memory`, eight bytes, as a number in this host's byte order.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[inline]
     pub fn compare_and_swap(memory: T, remote: RemoteMemory, expected: u64, desired: u64) -> Self {
@@ -184,8 +190,8 @@ impl<T: Scatter> SendRequest<T> {
         )
     }
 
-    /// Adds to the peer's eight bytes, wrapping. What they were goes into `memory`, eight bytes, as
-    /// a number in this host's byte order.
+    /// Adds to the peer's eight bytes, at a multiple of eight, wrapping. What they were goes into
+    /// `memory`, eight bytes, as a number in this host's byte order.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline]
     pub fn fetch_and_add(memory: T, remote: RemoteMemory, add: u64) -> Self {

@@ -1,0 +1,359 @@
+//! A table of slots that many threads use, without a lock.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::request_id::{BLOCK_BITS, next_block};
+
+/// How many low bits of an id are its slot; the rest is the serial number of the slot's use.
+const INDEX_BITS: u32 = 16;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+
+/// How many times a slot is used before it takes another block of ids.
+const USES_OF_BLOCK: u64 = 1 << (BLOCK_BITS - INDEX_BITS);
+
+/// The states of a slot, in the low bits of its word; the serial number stands above.
+const FREE: u64 = 0;
+const RESERVED: u64 = 1;
+const IN_FLIGHT: u64 = 2;
+const COMPLETING: u64 = 3;
+const DONE: u64 = 4;
+const STATE_BITS: u32 = 3;
+const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
+
+/// A fixed number of slots, each of which holds the memory of one request.
+///
+/// A slot goes free -> reserved -> in flight -> completing -> done -> free. Its memory is touched in
+/// two states only: "reserved", by whoever has the [`Reserved`] of that use of the slot, and
+/// "completing", by the one thread whose compare-and-swap made the step into it.
+pub(super) struct SlotTable<T> {
+    free: ArrayQueue<u32>,
+    slots: Box<[Slot<T>]>,
+}
+
+struct Slot<T> {
+    word: AtomicU64,
+    memory: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: the memory in a slot is touched by one thread at a time, as the states say; it moves
+// between threads, which `T: Send` allows, and is never shared.
+unsafe impl<T: Send> Sync for Slot<T> {}
+
+/// The sole right to one use of a slot, of the table that gave it: ids are given out once.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    id: u64,
+}
+
+impl Reserved {
+    /// The id of the request that goes into the slot.
+    #[inline]
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The slot's place in the table.
+    #[inline]
+    pub(crate) fn index(&self) -> u32 {
+        (self.id & INDEX_MASK) as u32
+    }
+
+    #[inline]
+    fn word(&self, state: u64) -> u64 {
+        word(self.id, state)
+    }
+}
+
+/// The word of the slot of the request with this id, in this state.
+#[inline]
+fn word(id: u64, state: u64) -> u64 {
+    ((id >> INDEX_BITS) << STATE_BITS) | state
+}
+
+impl<T> fmt::Debug for SlotTable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlotTable")
+            .field("capacity", &self.slots.len())
+            .field("free", &self.free.len())
+            .finish()
+    }
+}
+
+impl<T> SlotTable<T> {
+    /// A table of `capacity` slots, at least one and at most 2^16.
+    pub(super) fn new(capacity: u32) -> Self {
+        let capacity = capacity.clamp(1, 1 << INDEX_BITS);
+        let free = ArrayQueue::new(capacity as usize);
+        let slot = |index| {
+            let pushed = free.push(index);
+            debug_assert!(pushed.is_ok(), "the queue has room for every index");
+            Slot {
+                // The last use of a block, so that the first takes one.
+                word: AtomicU64::new(((USES_OF_BLOCK - 1) << STATE_BITS) | FREE),
+                memory: UnsafeCell::new(None),
+            }
+        };
+        let slots = (0..capacity).map(slot).collect();
+        Self { free, slots }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Takes a free slot; `None` when every one is in use.
+    #[inline]
+    pub(super) fn reserve(&self) -> Option<Reserved> {
+        let index = self.free.pop()?;
+        let slot = &self.slots[index as usize];
+        // Popping the index made this thread the slot's only user.
+        let mut serial = (slot.word.load(Ordering::Relaxed) >> STATE_BITS) + 1;
+        if serial.is_multiple_of(USES_OF_BLOCK) {
+            serial = next_block() >> INDEX_BITS;
+        }
+        let reserved = Reserved {
+            id: (serial << INDEX_BITS) | u64::from(index),
+        };
+        slot.word.store(reserved.word(RESERVED), Ordering::Relaxed);
+        Some(reserved)
+    }
+
+    /// The slot of a reservation, unless it is of another table.
+    #[inline]
+    fn slot(&self, reserved: &Reserved) -> Option<&Slot<T>> {
+        let slot = self.slots.get(reserved.index() as usize)?;
+        let own = slot.word.load(Ordering::Relaxed) == reserved.word(RESERVED);
+        own.then_some(slot)
+    }
+
+    /// Whether a reservation is of this table.
+    #[inline]
+    pub(super) fn owns(&self, reserved: &Reserved) -> bool {
+        self.slot(reserved).is_some()
+    }
+
+    /// Gives a reserved slot back unused; does nothing to one of another table.
+    pub(super) fn cancel(&self, reserved: Reserved) {
+        if let Some(slot) = self.slot(&reserved) {
+            slot.word.store(reserved.word(FREE), Ordering::Relaxed);
+            self.put_back(reserved.index());
+        }
+    }
+
+    /// Puts memory into a reserved slot, from where [`Self::complete`] takes it.
+    ///
+    /// # Panics
+    ///
+    /// If the slot is of another table.
+    #[inline]
+    pub(super) fn launch(&self, reserved: &Reserved, memory: T) {
+        let slot = self.slot(reserved).expect("a slot of this table");
+        // SAFETY: the slot is reserved, and `reserved`, of which there is one, is in hand: no other
+        // thread touches the memory.
+        unsafe { *slot.memory.get() = Some(memory) };
+        slot.word.store(reserved.word(IN_FLIGHT), Ordering::Release);
+    }
+
+    /// Takes the memory of the request with this id, once, and the index of its slot, which stays
+    /// in use until [`Self::release`].
+    #[inline]
+    pub(super) fn complete(&self, id: u64) -> Option<(u32, T)> {
+        let index = (id & INDEX_MASK) as u32;
+        let slot = self.slots.get(index as usize)?;
+        slot.word
+            .compare_exchange(
+                word(id, IN_FLIGHT),
+                word(id, COMPLETING),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            )
+            .ok()?;
+        // SAFETY: this thread made the step into "completing", which one thread makes in each use
+        // of a slot, and nobody leaves that state but by the store below.
+        let memory = unsafe { (*slot.memory.get()).take() };
+        slot.word.store(word(id, DONE), Ordering::Release);
+        memory.map(|memory| (index, memory))
+    }
+
+    /// Takes back what was launched and did not get to the device; the slot is free again.
+    #[cold]
+    pub(super) fn withdraw(&self, reserved: Reserved) -> T {
+        let (index, memory) = self
+            .complete(reserved.id)
+            .expect("what did not get to the device is not completed");
+        self.release(index);
+        memory
+    }
+
+    /// Makes a completed slot free again; does nothing to a slot in any other state.
+    #[inline]
+    pub(super) fn release(&self, index: u32) {
+        let Some(slot) = self.slots.get(index as usize) else {
+            return;
+        };
+        let done = slot.word.load(Ordering::Acquire);
+        if done & STATE_MASK != DONE {
+            return;
+        }
+        let free = (done & !STATE_MASK) | FREE;
+        let freed = slot
+            .word
+            .compare_exchange(done, free, Ordering::AcqRel, Ordering::Relaxed);
+        if freed.is_ok() {
+            self.put_back(index);
+        }
+    }
+
+    #[inline]
+    fn put_back(&self, index: u32) {
+        let pushed = self.free.push(index);
+        debug_assert!(pushed.is_ok(), "the queue has room for every index");
+    }
+}
+
+impl<T: Send + 'static> SlotTable<T> {
+    /// What is in flight, to be kept; leaves no slots. `None` when nothing is.
+    pub(super) fn abandon(&mut self) -> Option<Box<dyn std::any::Any + Send>> {
+        let in_flight = |slot: &mut Slot<T>| *slot.word.get_mut() & STATE_MASK == IN_FLIGHT;
+        if self.slots.iter_mut().any(in_flight) {
+            Some(Box::new(std::mem::take(&mut self.slots)))
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_slot_is_used_by_one_request_after_the_other() {
+        let table = SlotTable::new(1);
+        let reserved = table.reserve().unwrap();
+        assert!(table.reserve().is_none());
+        table.launch(&reserved, 7);
+        let id = reserved.id();
+        assert_eq!(table.complete(id ^ (1 << INDEX_BITS)), None, "another use");
+        assert_eq!(table.complete(id ^ 1), None, "another slot");
+        assert_eq!(table.complete(0), None, "the id of an empty completion");
+        assert_eq!(table.complete(id), Some((0, 7)));
+        assert_eq!(table.complete(id), None, "once only");
+        assert!(table.reserve().is_none(), "in use until it is released");
+        table.release(0);
+        table.release(0);
+        assert!(table.reserve().is_some() && table.reserve().is_none());
+    }
+
+    #[test]
+    fn an_id_is_never_given_out_again() {
+        let table = SlotTable::new(1);
+        let mut seen = HashSet::new();
+        for round in 0..5 * USES_OF_BLOCK {
+            let reserved = table.reserve().unwrap();
+            assert!(seen.insert(reserved.id()));
+            table.launch(&reserved, round);
+            for &id in seen.iter().filter(|&&id| id != reserved.id()).take(3) {
+                assert_eq!(table.complete(id), None);
+            }
+            assert_eq!(table.complete(reserved.id()), Some((0, round)));
+            table.release(0);
+        }
+    }
+
+    #[test]
+    fn a_reservation_of_another_table_is_known() {
+        let (one, other) = (SlotTable::<u8>::new(2), SlotTable::<u8>::new(1));
+        let reserved = one.reserve().unwrap();
+        assert!(one.owns(&reserved) && !other.owns(&reserved));
+        other.cancel(reserved);
+        assert!(other.reserve().is_some() && other.reserve().is_none());
+        one.cancel(one.reserve().unwrap());
+        assert!(one.reserve().is_some() && one.reserve().is_none());
+    }
+
+    #[test]
+    fn what_is_in_flight_is_kept_when_abandoned() {
+        let mut table = SlotTable::new(2);
+        let reserved = table.reserve().unwrap();
+        assert!(
+            table.abandon().is_none(),
+            "a reservation is nothing in flight"
+        );
+        let memory = std::sync::Arc::new(());
+        table.launch(&reserved, memory.clone());
+        let kept = table.abandon().expect("it is in flight");
+        drop(table);
+        assert_eq!(std::sync::Arc::strong_count(&memory), 2);
+        drop(kept);
+        assert_eq!(std::sync::Arc::strong_count(&memory), 1);
+    }
+
+    /// Threads post, complete and, where they should not, release; each request's memory must come
+    /// back once and whole.
+    #[test]
+    fn many_threads_and_untimely_releases() {
+        const THREADS: usize = 3;
+        const EACH: usize = if cfg!(miri) { 200 } else { 100_000 };
+        let table = SlotTable::<Box<usize>>::new(4);
+        let (ids, completions) = mpsc::channel();
+        let completions = Mutex::new(completions);
+        let sum = AtomicUsize::new(0);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for number in 0..THREADS {
+                let (ids, table) = (ids.clone(), &table);
+                scope.spawn(move || {
+                    for index in 0..EACH {
+                        let reserved = loop {
+                            match table.reserve() {
+                                Some(reserved) => break reserved,
+                                None => thread::yield_now(),
+                            }
+                        };
+                        table.launch(&reserved, Box::new(number * EACH + index));
+                        ids.send(reserved.id()).unwrap();
+                    }
+                });
+            }
+            drop(ids);
+            let completers: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let next = || completions.lock().unwrap().recv();
+                        while let Ok(id) = next() {
+                            let (index, memory) = table.complete(id).unwrap();
+                            sum.fetch_add(*memory, Ordering::Relaxed);
+                            table.release(index);
+                            assert!(table.complete(id).is_none());
+                        }
+                    })
+                })
+                .collect();
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    (0..5).for_each(|index| table.release(index));
+                    thread::yield_now();
+                }
+            });
+            for completer in completers {
+                completer.join().unwrap();
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        let all = THREADS * EACH;
+        assert_eq!(sum.into_inner(), all * (all - 1) / 2);
+        let free = std::iter::from_fn(|| table.reserve()).count();
+        assert_eq!(free, table.capacity());
+    }
+}

@@ -1,0 +1,241 @@
+//! Queues that several threads post to and complete.
+
+mod common;
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use common::{Pair, bytes, completion, eventually, pattern, succeed};
+use rdma_core::queue_pair::ReservedSlot;
+use rdma_core::{
+    AccessFlags, Buffer, ConcurrentSendQueue, ConnectOptions, Error, ExposedMemory, SendRequest,
+    WorkCompletion,
+};
+
+const THREADS: usize = 4;
+const EACH: usize = 500;
+
+fn exposed(pair: &Pair, len: usize) -> ExposedMemory {
+    let buffer = pair.domain.allocate(len).unwrap();
+    buffer
+        .expose(AccessFlags::REMOTE)
+        .map_err(|(_, error)| error)
+        .unwrap()
+}
+
+/// Takes every slot, to see that `expected` are free, and gives them back.
+fn free_slots(queue: &ConcurrentSendQueue<Buffer>) -> usize {
+    let slots: Vec<ReservedSlot> = std::iter::from_fn(|| queue.reserve()).collect();
+    let distinct: HashSet<u32> = slots.iter().map(ReservedSlot::index).collect();
+    assert_eq!(distinct.len(), slots.len());
+    let count = slots.len();
+    for slot in slots {
+        queue.cancel(slot);
+    }
+    count
+}
+
+#[test]
+fn every_request_of_every_thread_completes_exactly_once() {
+    let pair = Pair::with(
+        |builder| builder.send_requests(16),
+        &ConnectOptions::default(),
+    );
+    let target = exposed(&pair, 8);
+    let queue = pair.left.concurrent_send_queue::<Buffer>();
+    assert_eq!(queue.capacity(), 16);
+    let completed = AtomicUsize::new(0);
+    let seen = Mutex::new(HashSet::new());
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let (queue, pair, target) = (&queue, &pair, &target);
+            scope.spawn(move || {
+                for index in 0..EACH {
+                    let mut memory = pair.domain.allocate(8).unwrap();
+                    memory.copy_from_slice(&((number * EACH + index) as u64).to_ne_bytes());
+                    let slot = eventually("a free slot", || queue.reserve());
+                    queue
+                        .post(slot, SendRequest::write(memory, target.remote()))
+                        .unwrap();
+                }
+            });
+        }
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut room = [WorkCompletion::default(); 4];
+                eventually("every completion", || {
+                    for completion in pair.left.send_completions().poll(&mut room).unwrap() {
+                        completion.result().unwrap();
+                        let (slot, memory) = queue.complete(completion).unwrap();
+                        assert!(queue.complete(completion).is_none(), "once only");
+                        queue.release(slot);
+                        let number = u64::from_ne_bytes(memory[..].try_into().unwrap());
+                        assert!(seen.lock().unwrap().insert(number));
+                        completed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    (completed.load(Ordering::Relaxed) == THREADS * EACH).then_some(())
+                });
+            });
+        }
+    });
+    assert_eq!(seen.lock().unwrap().len(), THREADS * EACH);
+    assert_eq!(free_slots(&queue), queue.capacity());
+}
+
+#[test]
+fn receives_are_posted_and_completed_by_any_thread() {
+    let pair = Pair::new();
+    let receives = pair.right.concurrent_receive_queue::<Buffer>();
+    for _ in 0..32 {
+        receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    }
+    let arrived = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut sends = pair.left.send_queue();
+            let mut memory = pair.domain.allocate(8).unwrap();
+            for number in 0..(THREADS * EACH) as u64 {
+                memory.copy_from_slice(&number.to_ne_bytes());
+                memory = common::carry_out(&pair.left, &mut sends, SendRequest::send(memory));
+            }
+        });
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let mut room = [WorkCompletion::default(); 2];
+                eventually("every message", || {
+                    for completion in pair.right.receive_completions().poll(&mut room).unwrap() {
+                        completion.result().unwrap();
+                        let memory = receives.complete(completion).unwrap();
+                        let number = u64::from_ne_bytes(memory[..].try_into().unwrap());
+                        receives.post(memory).unwrap();
+                        arrived.lock().unwrap().push(number);
+                    }
+                    (arrived.lock().unwrap().len() == THREADS * EACH).then_some(())
+                });
+            });
+        }
+    });
+    let mut arrived = arrived.into_inner().unwrap();
+    arrived.sort_unstable();
+    assert_eq!(arrived, (0..(THREADS * EACH) as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_full_concurrent_queue_refuses_and_recovers() {
+    let pair = Pair::with(
+        |builder| builder.send_requests(3).receive_requests(3),
+        &ConnectOptions::default(),
+    );
+    let target = exposed(&pair, 8);
+    let queue = pair.left.concurrent_send_queue::<Buffer>();
+    for _ in 0..3 {
+        let slot = queue.reserve().unwrap();
+        let source = pattern(&pair.domain, 8, 1);
+        queue
+            .post(slot, SendRequest::write(source, target.remote()))
+            .unwrap();
+    }
+    assert!(queue.reserve().is_none());
+    let (slot, _) = queue
+        .complete(&succeed(pair.left.send_completions()))
+        .unwrap();
+    assert!(
+        queue.reserve().is_none(),
+        "a completed slot is in use until it is released"
+    );
+    queue.release(slot);
+    queue.release(slot);
+    assert_eq!(free_slots(&queue), 1, "released once only");
+
+    let receives = pair.right.concurrent_receive_queue();
+    for _ in 0..3 {
+        receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    }
+    let refused = receives.post(pattern(&pair.domain, 8, 7)).unwrap_err();
+    assert!(matches!(
+        refused.error,
+        Error::QueueFull { capacity: 3, .. }
+    ));
+    assert_eq!(refused.memory[..], bytes(8, 7));
+}
+
+#[test]
+fn a_refused_request_gives_its_slot_and_memory_back() {
+    let pair = Pair::new();
+    let queue = pair.left.concurrent_send_queue();
+    let slot = queue.reserve().unwrap();
+    let too_much = [(); 20].map(|()| pair.domain.allocate(8).unwrap());
+    let refused = queue.post(slot, SendRequest::send(too_much)).unwrap_err();
+    assert_eq!(refused.memory.len(), 20);
+    let slots: Vec<_> = std::iter::from_fn(|| queue.reserve()).collect();
+    assert_eq!(slots.len(), queue.capacity());
+}
+
+#[test]
+fn a_slot_of_another_queue_is_refused() {
+    let pair = Pair::with(
+        |builder| builder.send_requests(1),
+        &ConnectOptions::default(),
+    );
+    let target = exposed(&pair, 8);
+    let (one, other) = (
+        pair.left.concurrent_send_queue::<Buffer>(),
+        pair.right.concurrent_send_queue::<Buffer>(),
+    );
+    let write = |seed| SendRequest::write(pattern(&pair.domain, 8, seed), target.remote());
+    let (slot, foreign) = (one.reserve().unwrap(), other.reserve().unwrap());
+    assert_eq!(slot.index(), foreign.index());
+    one.post(slot, write(1)).unwrap();
+    let refused = one.post(foreign, write(2)).unwrap_err();
+    assert!(
+        matches!(refused.error, Error::InvalidArgument { .. }),
+        "{refused:?}"
+    );
+    assert_eq!(refused.memory[..], bytes(8, 2));
+    let (slot, memory) = one
+        .complete(&succeed(pair.left.send_completions()))
+        .unwrap();
+    assert_eq!(
+        memory[..],
+        bytes(8, 1),
+        "the request in flight was left alone"
+    );
+    one.release(slot);
+    assert_eq!(free_slots(&one), 1);
+
+    let (slot, foreign) = (other.reserve(), one.reserve().unwrap());
+    assert!(
+        slot.is_none(),
+        "the slot that was refused is lost to its queue"
+    );
+    other.cancel(foreign);
+    assert!(
+        other.reserve().is_none(),
+        "and a foreign one is not put in its place"
+    );
+}
+
+#[test]
+fn a_slot_dropped_unused_is_lost_and_nothing_else() {
+    let pair = Pair::with(
+        |builder| builder.send_requests(2),
+        &ConnectOptions::default(),
+    );
+    let target = exposed(&pair, 8);
+    let queue = pair.left.concurrent_send_queue::<Buffer>();
+    assert!(queue.reserve().is_some());
+    for seed in 0..5 {
+        let slot = queue.reserve().unwrap();
+        let source = pattern(&pair.domain, 8, seed);
+        queue
+            .post(slot, SendRequest::write(source, target.remote()))
+            .unwrap();
+        let (slot, _) = queue
+            .complete(&completion(pair.left.send_completions()))
+            .unwrap();
+        queue.release(slot);
+    }
+    assert_eq!(free_slots(&queue), 1);
+}

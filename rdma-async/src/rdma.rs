@@ -66,6 +66,11 @@ impl Rdma {
         self.connection.failure().cloned()
     }
 
+    /// Waits until the connection has ended, and returns why.
+    pub async fn ended(&self) -> Error {
+        self.connection.wait_for_end().await
+    }
+
     /// Allocates registered memory, zeroed. Memory that was dropped is used again.
     ///
     /// # Errors
@@ -74,6 +79,15 @@ impl Rdma {
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_local_mr(&self, layout: Layout) -> Result<LocalMr> {
         self.connection.allocate(layout)
+    }
+
+    /// Allocates registered memory that holds what its last use left: for who overwrites it anyway.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::alloc_local_mr`].
+    pub fn alloc_local_mr_stale(&self, layout: Layout) -> Result<LocalMr> {
+        self.connection.allocate_stale(layout)
     }
 
     /// Has the peer allocate memory, zeroed, for this end to use.
@@ -206,6 +220,17 @@ impl Rdma {
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send(&self, message: &impl LocalMrReadAccess) -> Result<()> {
         self.connection.send(claim_read(message)?, None).await
+    }
+
+    /// Sends a message without waiting for it to arrive: resolves when the device has it. One too long
+    /// for a single piece is waited for as by [`Self::send`]. If it does not arrive, the connection
+    /// ends.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    pub async fn post(&self, message: &impl LocalMrReadAccess) -> Result<()> {
+        self.connection.post_message(claim_read(message)?).await
     }
 
     /// Sends a message with a number.

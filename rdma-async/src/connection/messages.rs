@@ -44,7 +44,7 @@ impl Connection {
     }
 
     /// Allocates local memory that still holds what its last use left.
-    fn allocate_stale(&self, layout: Layout) -> Result<LocalMr> {
+    pub(crate) fn allocate_stale(&self, layout: Layout) -> Result<LocalMr> {
         if layout.size() == 0 {
             return Err(Error::invalid(
                 "memory region",
@@ -70,6 +70,21 @@ impl Connection {
             .await?;
         credit.spend();
         operation.await.map_err(|error| self.cause(error))?;
+        Ok(())
+    }
+
+    /// Sends the application's message; nobody waits for it to arrive.
+    pub(crate) async fn post_message(&self, claim: rdma_core::ReadClaim) -> Result<()> {
+        if claim.len() > self.peer_payload {
+            return self.send_by_rendezvous(claim, None).await;
+        }
+        let credit = self.data_credit().await?;
+        let operation = self
+            .send_frame(Kind::Data, Some(claim.into()), None)
+            .await?;
+        credit.spend();
+        // It stays in flight; its failure is the connection's.
+        drop(operation);
         Ok(())
     }
 

@@ -171,6 +171,13 @@ impl Connection {
         self.failure.get()
     }
 
+    /// Waits until the connection has ended.
+    pub(crate) async fn wait_for_end(&self) -> Error {
+        // Of those whom an end wakes, the ones that little else does.
+        let waiters = &self.returned_arrived;
+        waiters.wait_for(|| self.failure().cloned()).await
+    }
+
     /// Ends the connection: what is in flight is flushed, and everyone who waits is told.
     pub(crate) fn fail(&self, error: Error) {
         if self.failure.set(error).is_err() {

@@ -62,7 +62,7 @@ xflags::xflags! {
             optional --quick
             /// Measure this RDMA device of this machine instead of Soft-RoCE.
             optional --device name: String
-            /// End the benchmarks after this time; 0 is no limit [7200].
+            /// End the benchmarks after this time; 0 is no limit [7200, with --quick 1800].
             optional --timeout seconds: u64
             /// More arguments for the benchmark program, after `--`.
             repeated arguments: OsString

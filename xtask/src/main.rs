@@ -94,7 +94,7 @@ impl Bench {
         bench::Choice {
             quick: self.quick,
             device: self.device.or_else(device::wished),
-            limit: limit_of(self.timeout.unwrap_or(7200)),
+            limit: limit_of(self.timeout.unwrap_or(if self.quick { 1800 } else { 7200 })),
             arguments: self.arguments,
         }
     }

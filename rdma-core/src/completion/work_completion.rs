@@ -82,13 +82,15 @@ impl WorkCompletion {
         }
     }
 
-    /// How many bytes a receive, a read or an atomic put into local memory.
+    /// How many bytes a receive, a read or an atomic put into local memory. Of a
+    /// [`WorkOpcode::ReceiveWriteImmediate`], how many the peer wrote, which are not in the receive's
+    /// memory.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.byte_len as usize
     }
 
-    /// Whether no byte was put into local memory.
+    /// Whether [`Self::len`] is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.byte_len == 0

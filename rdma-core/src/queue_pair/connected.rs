@@ -126,6 +126,9 @@ impl QueuePair {
     /// Moves it to the error state: everything outstanding completes as flushed, in bounded time,
     /// and what the peer sends is refused.
     ///
+    /// What is posted later is flushed too. Linux's Soft-RoCE leaves receives posted later alone
+    /// until this is called again, which is allowed in every state.
+    ///
     /// # Errors
     ///
     /// The verb's.

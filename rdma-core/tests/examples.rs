@@ -1,0 +1,31 @@
+//! The examples do what they say.
+
+mod common;
+
+#[path = "../examples/devices.rs"]
+#[allow(dead_code, reason = "its main is not called")]
+mod devices;
+#[path = "../examples/write_read.rs"]
+#[allow(dead_code, reason = "its main is not called")]
+mod write_read;
+
+#[test]
+fn devices_are_described_with_the_address_that_is_chosen() {
+    let context = common::context();
+    let text = devices::described(&context.device()).unwrap();
+    print!("{text}");
+    assert!(text.starts_with(context.name()), "{text}");
+    let address = context.address(Default::default()).unwrap();
+    assert!(text.contains(&format!("would use {address}")), "{text}");
+    for entry in context.gids().unwrap() {
+        assert!(text.contains(&format!("GID {entry}")), "{text}");
+    }
+}
+
+#[test]
+fn what_was_written_is_read_back() {
+    for len in [1, 100, 100_000] {
+        let text = common::bytes(len, 1);
+        assert_eq!(write_read::write_and_read(&text).unwrap(), text);
+    }
+}

@@ -1,0 +1,305 @@
+//! Whatever goes wrong, nothing is left behind: descriptors, objects of the device, pinned memory.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use common::{Pair, carry_out, completion, context, impatient, nobody, pattern, succeed};
+use rdma_core::{
+    AccessFlags, AddressChoice, Buffer, ConnectOptions, Context, Error, ExposedMemory,
+    RemoteMemory, SendRequest, WorkStatus,
+};
+
+const ROUNDS: usize = 100;
+
+/// What a process can leave behind.
+#[derive(Debug, PartialEq, Eq)]
+struct Held {
+    descriptors: usize,
+    /// Kilobytes.
+    pinned_memory: u64,
+    /// Of the device, by kind: `pd`, `cq`, `qp`, `mr`, `ctx` and more.
+    objects: BTreeMap<String, u64>,
+}
+
+impl Held {
+    fn count(device: &str) -> Self {
+        Self {
+            descriptors: fs::read_dir("/proc/self/fd").unwrap().count(),
+            pinned_memory: pinned_memory(),
+            objects: objects(device),
+        }
+    }
+}
+
+fn pinned_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next());
+    kilobytes.expect("a line VmPin").parse().unwrap()
+}
+
+/// The counts of `rdma resource show`, for example `0: rxe_0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0`.
+fn objects(device: &str) -> BTreeMap<String, u64> {
+    let output = Command::new("rdma").args(["resource", "show"]).output();
+    let output = output.expect("the tool `rdma` of iproute2 runs");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let counts = text
+        .lines()
+        .find_map(|line| line.split_once(&format!(": {device}: ")))
+        .unwrap_or_else(|| panic!("{device} is in {text:?}"))
+        .1;
+    let words: Vec<&str> = counts.split_whitespace().collect();
+    let pair = |pair: &[&str]| (pair[0].to_owned(), pair[1].parse().unwrap());
+    words.chunks_exact(2).map(pair).collect()
+}
+
+fn exposed(pair: &Pair, access: AccessFlags) -> ExposedMemory {
+    let buffer = pair.domain.allocate(64).unwrap();
+    buffer.expose(access).map_err(|(_, error)| error).unwrap()
+}
+
+fn good_path() {
+    let pair = Pair::new();
+    pair.check();
+    let exposed = exposed(&pair, AccessFlags::REMOTE);
+    let mut sends = pair.left.send_queue();
+    let source = pattern(&pair.domain, 64, 1);
+    let source = carry_out(
+        &pair.left,
+        &mut sends,
+        SendRequest::write(source, exposed.remote()),
+    );
+    carry_out(
+        &pair.left,
+        &mut sends,
+        SendRequest::read(source, exposed.remote()),
+    );
+    assert!(exposed.revoke().is_ok());
+}
+
+fn announced() {
+    let context = context();
+    let channel = context.completion_channel().unwrap();
+    let queue = context
+        .completion_queue(16)
+        .channel(&channel)
+        .build()
+        .unwrap();
+    let domain = context.protection_domain().unwrap();
+    let configure = |builder: rdma_core::QueuePairBuilder| builder.send_completions(&queue);
+    let pair = Pair::in_domain(&domain, configure, &ConnectOptions::default());
+    let exposed = exposed(&pair, AccessFlags::REMOTE);
+    let mut sends = pair.left.send_queue();
+    queue.request_notification().unwrap();
+    sends
+        .post(SendRequest::write((), exposed.remote()))
+        .unwrap();
+    assert!(channel.wait(None).unwrap());
+    assert_eq!(channel.drain(|id| assert_eq!(id, queue.id())), Ok(1));
+    succeed(&queue);
+}
+
+fn unknown_device() {
+    let error = Context::open("no_such_device").unwrap_err();
+    assert!(matches!(error, Error::UnknownDevice { .. }));
+}
+
+fn refused_address(choice: AddressChoice) {
+    let domain = context().protection_domain().unwrap();
+    let error = domain.queue_pair().address(choice).build().unwrap_err();
+    assert!(matches!(
+        error,
+        Error::UnknownPort { .. } | Error::UnknownGidIndex { .. }
+    ));
+}
+
+fn unknown_port() {
+    refused_address(AddressChoice {
+        port: Some(99),
+        gid_index: None,
+    });
+}
+
+fn unknown_gid_index() {
+    refused_address(AddressChoice {
+        port: None,
+        gid_index: Some(250),
+    });
+}
+
+/// A peer that cannot be reached: the address of the documentation's network.
+fn no_route() {
+    let domain = context().protection_domain().unwrap();
+    let prepared = domain.queue_pair().build().unwrap();
+    let gid = rdma_core::Gid::from(std::net::IpAddr::from([192, 0, 2, 1]));
+    let remote = rdma_core::Endpoint {
+        gid,
+        ..prepared.endpoint()
+    };
+    // Some devices find out when connecting, and some when sending.
+    if let Ok(pair) = prepared.connect(&remote, &impatient()) {
+        let mut sends = pair.send_queue();
+        sends
+            .post(SendRequest::send(pattern(&domain, 8, 1)))
+            .unwrap();
+        assert!(completion(pair.send_completions()).result().is_err());
+    }
+}
+
+/// A request that fails with this status.
+fn fails(pair: &Pair, request: SendRequest<Buffer>, status: WorkStatus) {
+    let mut sends = pair.left.send_queue();
+    sends.post(request).unwrap();
+    let failed = completion(pair.left.send_completions());
+    assert_eq!(failed.status(), status, "{failed:?}");
+    drop(sends);
+}
+
+fn outside(offset: i64) {
+    let pair = Pair::new();
+    let exposed = exposed(&pair, AccessFlags::REMOTE);
+    let remote = exposed.remote();
+    let address = remote.address.wrapping_add_signed(offset);
+    let request = SendRequest::write(
+        pattern(&pair.domain, 16, 1),
+        RemoteMemory { address, ..remote },
+    );
+    fails(&pair, request, WorkStatus::RemoteAccess);
+}
+
+fn before_the_grant() {
+    outside(-16);
+}
+
+fn behind_the_grant() {
+    outside(64);
+}
+
+fn across_the_end_of_the_grant() {
+    outside(56);
+}
+
+fn revoked_key() {
+    let pair = Pair::new();
+    let exposed = exposed(&pair, AccessFlags::REMOTE);
+    let remote = exposed.remote();
+    let buffer = exposed.revoke().map_err(|(_, error)| error).unwrap();
+    fails(
+        &pair,
+        SendRequest::read(buffer, remote),
+        WorkStatus::RemoteAccess,
+    );
+}
+
+fn access_not_granted() {
+    let pair = Pair::new();
+    let exposed = exposed(&pair, AccessFlags::REMOTE_READ);
+    let source = pattern(&pair.domain, 16, 1);
+    let request = SendRequest::write(source, exposed.remote());
+    fails(&pair, request, WorkStatus::RemoteAccess);
+}
+
+fn no_peer() {
+    let domain = context().protection_domain().unwrap();
+    let prepared = domain.queue_pair().build().unwrap();
+    let remote = nobody(prepared.endpoint());
+    let pair = prepared.connect(&remote, &impatient()).unwrap();
+    let mut sends = pair.send_queue();
+    sends
+        .post(SendRequest::send(pattern(&domain, 8, 1)))
+        .unwrap();
+    let given_up = completion(pair.send_completions());
+    assert_eq!(given_up.status(), WorkStatus::RetryExceeded);
+}
+
+fn no_receive() {
+    let options = ConnectOptions::default().rnr_retries(0).min_rnr_timer(1);
+    let pair = Pair::with(|builder| builder, &options);
+    let request = SendRequest::send(pattern(&pair.domain, 8, 1));
+    fails(&pair, request, WorkStatus::RnrRetryExceeded);
+}
+
+fn message_too_long() {
+    let pair = Pair::new();
+    let mut receives = pair.right.receive_queue();
+    receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    let mut sends = pair.left.send_queue();
+    sends
+        .post(SendRequest::send(pattern(&pair.domain, 9, 1)))
+        .unwrap();
+    assert!(completion(pair.left.send_completions()).result().is_err());
+}
+
+fn refused_requests() {
+    let pair = Pair::with(
+        |builder| builder.send_requests(1),
+        &ConnectOptions::default(),
+    );
+    let queue = pair.left.concurrent_send_queue();
+    let slot = queue.reserve().unwrap();
+    let many = [(); 20].map(|()| pair.domain.allocate(8).unwrap());
+    assert!(queue.post(slot, SendRequest::send(many)).is_err());
+    assert!(queue.reserve().is_some());
+}
+
+fn dropped_in_flight() {
+    let domain = context().protection_domain().unwrap();
+    let prepared = domain.queue_pair().build().unwrap();
+    let remote = nobody(prepared.endpoint());
+    let pair = prepared
+        .connect(&remote, &ConnectOptions::default())
+        .unwrap();
+    let mut sends = pair.send_queue();
+    let receives = pair.concurrent_receive_queue();
+    for _ in 0..4 {
+        sends
+            .post(SendRequest::send(pattern(&domain, 4096, 1)))
+            .unwrap();
+        receives.post(domain.allocate(4096).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let device = context().name().to_owned();
+    let before = Held::count(&device);
+    println!("{before:?}");
+    let kinds: [(&str, fn()); 17] = [
+        ("good path", good_path),
+        ("completion channel", announced),
+        ("unknown device", unknown_device),
+        ("unknown port", unknown_port),
+        ("unknown GID index", unknown_gid_index),
+        ("no route", no_route),
+        ("access before the grant", before_the_grant),
+        ("access behind the grant", behind_the_grant),
+        (
+            "access across the end of the grant",
+            across_the_end_of_the_grant,
+        ),
+        ("revoked key", revoked_key),
+        ("access not granted", access_not_granted),
+        ("no peer", no_peer),
+        ("no receive", no_receive),
+        ("message too long", message_too_long),
+        ("refused requests", refused_requests),
+        ("dropped in flight", dropped_in_flight),
+        ("good path again", good_path),
+    ];
+    for (name, kind) in kinds {
+        (0..ROUNDS).for_each(|_| kind());
+        let mut after = Held::count(&device);
+        // The kernel may finish off a queue pair a moment after its destruction.
+        for _ in 0..100 {
+            if after == before {
+                break;
+            }
+            after = Held::count(&device);
+        }
+        assert_eq!(after, before, "after {ROUNDS} rounds of {name}");
+    }
+}

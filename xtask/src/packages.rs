@@ -157,7 +157,7 @@ pub(crate) fn chatter(command: Cmd<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Those of `wanted` that `known`, lines of "package[:arch] want flag status", does not show as
+/// Those of `wanted` that `known`, lines of `package[:arch] want flag status`, does not show as
 /// installed.
 fn absent(known: &str, wanted: &[&'static str]) -> Vec<&'static str> {
     let installed: Vec<&str> = known

@@ -1,10 +1,11 @@
 //! `cargo xtask bench`: the workspace's benchmarks on a device.
 
 use std::ffi::OsString;
-use std::fs;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use xshell::Shell;
 
 use crate::cargo::{self, Kind};
@@ -55,9 +56,46 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
         environment: cargo::environment_of(benchmark, &built),
         ..Requirements::default()
     };
+    let begin = SystemTime::now();
     let status = rxe::run(shell, &requirements, command)?;
     if status == 0 {
+        ensure!(
+            has_written_since(&results, begin)?,
+            "the benchmarks left no results in {}",
+            results.display()
+        );
         eprintln!("results: {}", results.display());
     }
     Ok(status)
+}
+
+/// Whether a file in `directory` was written at `begin` or later.
+fn has_written_since(directory: &Path, begin: SystemTime) -> io::Result<bool> {
+    for entry in fs::read_dir(directory)? {
+        // File systems keep coarser times than the clock tells.
+        if entry?.metadata()?.modified()? + Duration::from_secs(2) >= begin {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::{Duration, SystemTime};
+
+    use super::has_written_since;
+
+    #[test]
+    fn old_results_are_not_new_ones() {
+        let directory = std::env::temp_dir().join(format!("xtask-bench-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let now = SystemTime::now();
+        assert!(!has_written_since(&directory, now).unwrap());
+        fs::write(directory.join("results.json"), "{}").unwrap();
+        assert!(has_written_since(&directory, now).unwrap());
+        assert!(!has_written_since(&directory, now + Duration::from_secs(60)).unwrap());
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::builder::Place;
-use crate::connection::{Connection, Depths, Parts, drive};
+use crate::connection::{Connection, Depths, OWN_SLOTS, Parts, drive};
 use crate::error::{Error, Result};
 use crate::rdma::Rdma;
 
@@ -119,15 +119,16 @@ impl Local {
         let channel = place.channel()?;
         let Depths { data, control } = settings.depths();
         let receive_requests = u32::from(data) + u32::from(control);
+        let send_requests = settings.send_depth + OWN_SLOTS;
         let completions = context
-            .completion_queue(settings.send_depth + receive_requests)
+            .completion_queue(send_requests + receive_requests)
             .channel(channel.get_ref())
             .build()?;
         let prepared = place
             .domain
             .queue_pair()
             .send_completions(&completions)
-            .send_requests(settings.send_depth)
+            .send_requests(send_requests)
             .receive_requests(receive_requests)
             .elements(2)
             .address(settings.address)
@@ -164,7 +165,13 @@ impl Local {
         let failed = |source| interrupted(peer, &source);
         let queue_pair = self
             .prepared
-            .connect(&remote.endpoint, &place.settings.options)?;
+            .connect(&remote.endpoint, &place.settings.options)
+            .map_err(|error| match error {
+                rdma_core::Error::Verb { .. } => {
+                    refused(peer, format!("its queue pair cannot be reached: {error}"))
+                }
+                error => error.into(),
+            })?;
         stream.write_all(&[READY]).await.map_err(failed)?;
         match stream.read_u8().await.map_err(failed)? {
             READY => {}

@@ -189,10 +189,9 @@ impl Rdma {
         desired: u64,
     ) -> Result<u64> {
         word(remote)?;
-        let memory = (Some(self.connection.result_memory()?), None);
         let target = remote.memory();
-        let request = SendRequest::compare_and_swap(memory, target, expected, desired);
-        self.connection.perform(request).await
+        let request = |memory| SendRequest::compare_and_swap(memory, target, expected, desired);
+        self.connection.perform_atomic(request).await
     }
 
     /// Adds to the eight bytes of `remote`, at once and wrapping, and returns what they were.
@@ -207,9 +206,9 @@ impl Rdma {
         add: u64,
     ) -> Result<u64> {
         word(remote)?;
-        let memory = (Some(self.connection.result_memory()?), None);
-        let request = SendRequest::fetch_and_add(memory, remote.memory(), add);
-        self.connection.perform(request).await
+        let target = remote.memory();
+        let request = |memory| SendRequest::fetch_and_add(memory, target, add);
+        self.connection.perform_atomic(request).await
     }
 
     /// Sends a message, of any length; the peer receives it as one. Resolves when it has arrived.

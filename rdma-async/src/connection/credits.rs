@@ -2,7 +2,11 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::Connection;
 use super::waiters::Waiters;
+
+/// One control credit is kept for the message that returns credits, so that they always come back.
+pub(super) const CREDIT_RESERVE: u32 = 1;
 
 /// A count that tasks take from and wait for, without a lock while there is enough.
 #[derive(Debug)]
@@ -53,6 +57,57 @@ impl CreditCounter {
     /// Those who wait for credits.
     pub(super) fn waiters(&self) -> &Waiters {
         &self.waiters
+    }
+}
+
+/// Leave to send one message; given back unless it is spent.
+#[derive(Debug)]
+#[must_use = "a credit that is dropped is given back"]
+pub(super) struct Credit<'c> {
+    connection: &'c Connection,
+    control: bool,
+}
+
+impl<'c> Credit<'c> {
+    /// One that was taken from the data credits.
+    pub(super) fn data(connection: &'c Connection) -> Self {
+        let control = false;
+        Self {
+            connection,
+            control,
+        }
+    }
+
+    /// One that was taken from the control credits.
+    pub(super) fn control(connection: &'c Connection) -> Self {
+        let control = true;
+        Self {
+            connection,
+            control,
+        }
+    }
+
+    /// The message was posted.
+    pub(super) fn spend(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Credit<'_> {
+    fn drop(&mut self) {
+        let Self {
+            connection,
+            control,
+        } = *self;
+        let fits = if control {
+            connection.control_credits.give(1)
+        } else {
+            connection.data_credits.give(1)
+        };
+        debug_assert!(fits, "a credit that was taken can be given back");
+        if control {
+            connection.flush_outbox();
+        }
     }
 }
 

@@ -10,6 +10,9 @@ use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory, SharedBuffer};
 use crate::error::Result;
 use crate::memory::{LocalMr, Parts, PieceLender};
 
+/// How many regions the peer can have by asking; each takes more than its bytes of the device.
+const REQUESTED_REGIONS: usize = 1 << 14;
+
 /// What the peer has leave to access; each lease is a registration that ends at the device.
 #[derive(Debug)]
 pub(super) struct Leases {
@@ -21,8 +24,22 @@ pub(super) struct Leases {
 struct Open {
     leases: HashMap<u64, Lease>,
     last: u32,
-    /// How many bytes were lent because the peer asked.
+    /// How many bytes and regions were lent because the peer asked.
     requested: usize,
+    requested_regions: usize,
+}
+
+impl Open {
+    /// An id that no lease has.
+    fn next_id(&mut self) -> u64 {
+        loop {
+            self.last = self.last.wrapping_add(1);
+            let id = u64::from(self.last);
+            if !self.leases.contains_key(&id) {
+                return id;
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -44,9 +61,11 @@ impl Leases {
         }
     }
 
-    /// How many bytes the peer has because it asked.
-    pub(super) fn requested(&self) -> usize {
-        self.open.lock().requested
+    /// Whether `bytes` more at the peer's request stay below `limit`.
+    pub(super) fn allows(&self, bytes: usize, limit: usize) -> bool {
+        let open = self.open.lock();
+        let sum = open.requested.checked_add(bytes);
+        open.requested_regions < REQUESTED_REGIONS && sum.is_some_and(|sum| sum <= limit)
     }
 
     /// Lends a region; `requested` bytes of it count against the limit.
@@ -55,15 +74,19 @@ impl Leases {
         region: LocalMr,
         requested: usize,
     ) -> Result<(u64, RemoteMemory), (LocalMr, rdma_core::Error)> {
-        let Parts { buffer, range, lender } = region.into_parts()?;
+        let Parts {
+            buffer,
+            range,
+            lender,
+        } = region.into_parts()?;
         let (lead, memory, tail) = cut(buffer, range);
         match memory.expose(self.access) {
             Ok(memory) => {
                 let remote = memory.remote();
                 let mut open = self.open.lock();
-                open.last = open.last.wrapping_add(1);
-                let id = u64::from(open.last);
+                let id = open.next_id();
                 open.requested += requested;
+                open.requested_regions += usize::from(requested > 0);
                 open.leases.insert(
                     id,
                     Lease {
@@ -86,6 +109,7 @@ impl Leases {
             let mut open = self.open.lock();
             let lease = open.leases.remove(&id)?;
             open.requested -= lease.requested;
+            open.requested_regions -= usize::from(lease.requested > 0);
             lease
         };
         let Lease {

@@ -1,23 +1,17 @@
-//! Messages: sending and receiving, credits, and memory handed over by them.
+//! Messages: sending and receiving.
 
 use std::alloc::Layout;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use rdma_core::{Claim, LentMemory, Part, RemoteMemory, ReservedSlot, SendRequest};
-use tokio::time::timeout;
 
+use super::credits::{CREDIT_RESERVE, Credit};
 use super::frame::{Credits, Frame, Kind, MAX_FRAME_LEN};
 use super::operation::Operation;
 use super::replies::Reply;
 use super::{Connection, Memory};
 use crate::error::{Error, Result};
-use crate::memory::{LocalMr, RemoteMr};
-
-/// One credit is kept for the message that returns credits, so that they always come back.
-const CREDIT_RESERVE: u32 = 1;
-/// How many answers may wait for credits before the peer is taken for hostile.
-const OUTBOX_LIMIT: usize = 4096;
+use crate::memory::LocalMr;
 
 /// A message for the application.
 #[derive(Debug)]
@@ -69,7 +63,7 @@ impl Connection {
             .send_frame(Kind::Data, Some(claim.into()), immediate)
             .await?;
         credit.spend();
-        operation.await.map_err(|error| self.cause(error))?;
+        operation.await?;
         Ok(())
     }
 
@@ -118,7 +112,7 @@ impl Connection {
             }
         };
         credit.spend();
-        operation.await.map_err(|error| self.cause(error))?;
+        operation.await?;
         match question
             .answer()
             .await
@@ -132,35 +126,23 @@ impl Connection {
         }
     }
 
-    /// Sends a message of the data class without a payload.
-    pub(crate) async fn send_data_frame(&self, kind: Kind) -> Result<()> {
-        let credit = self.data_credit().await?;
+    /// Sends a message of the control class and waits until it has arrived.
+    pub(super) async fn send_control_frame(&self, kind: Kind) -> Result<()> {
+        let credit = self.control_credit().await?;
         let operation = self.send_frame(kind, None, None).await?;
         credit.spend();
-        operation.await.map_err(|error| self.cause(error))?;
+        operation.await?;
         Ok(())
     }
 
-    /// Sends a message of the control class and waits until it has arrived.
-    async fn send_control_frame(&self, kind: Kind) -> Result<()> {
-        self.control_credits
-            .waiters()
-            .wait_for(|| {
-                self.failed().or_else(|| {
-                    self.control_credits
-                        .try_take(CREDIT_RESERVE)
-                        .then_some(Ok(()))
-                })
-            })
-            .await?;
-        let credit = Credit {
-            connection: self,
-            control: true,
+    /// Takes leave to send one control message.
+    pub(super) async fn control_credit(&self) -> Result<Credit<'_>> {
+        let attempt = || {
+            let take = || self.control_credits.try_take(CREDIT_RESERVE);
+            self.failed().or_else(|| take().then_some(Ok(())))
         };
-        let operation = self.send_frame(kind, None, None).await?;
-        credit.spend();
-        operation.await.map_err(|error| self.cause(error))?;
-        Ok(())
+        self.control_credits.waiters().wait_for(attempt).await?;
+        Ok(Credit::control(self))
     }
 
     /// Takes leave to send one data message.
@@ -170,10 +152,7 @@ impl Connection {
                 .or_else(|| self.data_credits.try_take(0).then_some(Ok(())))
         };
         self.data_credits.waiters().wait_for(attempt).await?;
-        Ok(Credit {
-            connection: self,
-            control: false,
-        })
+        Ok(Credit::data(self))
     }
 
     async fn send_frame(
@@ -186,7 +165,8 @@ impl Connection {
         self.post_frame(slot, kind, payload, immediate)
     }
 
-    fn post_frame(
+    /// Posts a message in a reserved slot, with a future that waits for it to arrive.
+    pub(super) fn post_frame(
         &self,
         slot: ReservedSlot,
         kind: Kind,
@@ -194,7 +174,7 @@ impl Connection {
         immediate: Option<u32>,
     ) -> Result<Operation<'_>> {
         match self.framed(kind) {
-            Ok(header) => self.post(slot, message((Some(header), payload), immediate)),
+            Ok(header) => self.post(slot, message(kind, (Some(header), payload), immediate)),
             Err(error) => {
                 self.cancel_slot(slot);
                 Err(error)
@@ -202,16 +182,25 @@ impl Connection {
         }
     }
 
-    fn cancel_slot(&self, slot: ReservedSlot) {
-        self.sends.cancel(slot);
-        self.slot_free.wake();
+    /// Posts a message in a reserved slot; nobody waits for it.
+    pub(super) fn post_unattended(&self, slot: ReservedSlot, kind: Kind) -> Result<()> {
+        let header = match self.framed(kind) {
+            Ok(header) => header,
+            Err(error) => {
+                self.sends.cancel(slot);
+                return Err(error);
+            }
+        };
+        self.operation(slot.index()).begin_unattended();
+        let request = message(kind, (Some(header), None), None);
+        self.sends
+            .post(slot, request)
+            .map_err(|refused| refused.error.into())
     }
 
     /// A header that says `kind` and returns the credits that are owed.
     fn framed(&self, kind: Kind) -> Result<Part<rdma_core::Buffer>> {
-        let mut buffer = self.headers.pop().ok_or_else(|| {
-            Error::disconnected("every header is in use, which more requests than slots would take")
-        })?;
+        let mut buffer = self.header(MAX_FRAME_LEN)?.into_inner();
         let credits = Credits {
             data: owed(&self.owed_data),
             control: owed(&self.owed_control),
@@ -220,84 +209,8 @@ impl Connection {
         Ok(Part::new(buffer, 0..len)?)
     }
 
-    /// Sends a control message as soon as there is a credit and a slot; nobody waits for it.
-    pub(super) fn send_control(&self, kind: Kind) {
-        if self.failure().is_some() {
-            return;
-        }
-        let full = {
-            let mut outbox = self.outbox.lock();
-            outbox.push_back(kind);
-            self.outbox_waiting.store(true, Ordering::Release);
-            outbox.len() > OUTBOX_LIMIT
-        };
-        if full {
-            return self.violation("more requests than it lets be answered");
-        }
-        self.flush_outbox();
-    }
-
-    /// Sends what waits in the outbox, as far as credits and slots go.
-    pub(super) fn flush_outbox(&self) {
-        if !self.outbox_waiting.load(Ordering::Acquire) {
-            return;
-        }
-        let mut outbox = self.outbox.lock();
-        while let Some(&kind) = outbox.front() {
-            let reserve = if kind == Kind::Credit {
-                0
-            } else {
-                CREDIT_RESERVE
-            };
-            if !self.control_credits.try_take(reserve) {
-                break;
-            }
-            let Some(slot) = self.sends.reserve() else {
-                drop(Credit {
-                    connection: self,
-                    control: true,
-                });
-                break;
-            };
-            outbox.pop_front();
-            let header = match self.framed(kind) {
-                Ok(header) => header,
-                Err(error) => {
-                    self.cancel_slot(slot);
-                    drop(outbox);
-                    return self.fail(error);
-                }
-            };
-            self.operation(slot.index()).begin_unattended();
-            if let Err(refused) = self.sends.post(slot, message((Some(header), None), None)) {
-                drop(outbox);
-                return self.fail(refused.error.into());
-            }
-        }
-        self.outbox_waiting
-            .store(!outbox.is_empty(), Ordering::Release);
-    }
-
-    /// Tells the peer of its credits when half of them are owed and no message carries them.
-    pub(super) fn return_credits(&self) {
-        let own = self.settings.depths();
-        let half = |owed: u32, depth: u16| owed * 2 >= u32::from(depth);
-        if half(self.owed_data.load(Ordering::Relaxed), own.data)
-            || half(self.owed_control.load(Ordering::Relaxed), own.control)
-        {
-            let mut outbox = self.outbox.lock();
-            if outbox.front() != Some(&Kind::Credit) {
-                // In front: the messages behind it may be waiting for the peer's credits in turn.
-                outbox.push_front(Kind::Credit);
-                self.outbox_waiting.store(true, Ordering::Release);
-            }
-            drop(outbox);
-            self.flush_outbox();
-        }
-    }
-
     /// The application took what a data message brought.
-    fn taken(&self) {
+    pub(super) fn taken(&self) {
         self.owed_data.fetch_add(1, Ordering::Relaxed);
         self.return_credits();
     }
@@ -368,75 +281,12 @@ impl Connection {
         let slot = self.reserve_slot().await?;
         let operation = self.post(slot, request)?;
         credit.spend();
-        operation.await.map_err(|error| self.cause(error))?;
+        operation.await?;
         Ok(())
     }
 
-    /// Asks the peer to lend memory.
-    pub(crate) async fn request_remote(&self, layout: Layout) -> Result<RemoteMr> {
-        let limit = self.settings.response_timeout;
-        let reply = async {
-            let mut question = self.replies.ask(None);
-            let (size, align) = (layout.size() as u64, layout.align() as u64);
-            self.send_control_frame(Kind::Request {
-                id: question.id,
-                size,
-                align,
-            })
-            .await?;
-            question.answer().await.unwrap_or_else(|| Err(self.ended()))
-        };
-        match in_time("the peer's answer to a request for memory", limit, reply).await? {
-            Reply::Granted { lease, memory } => {
-                Ok(RemoteMr::new(memory, lease, self.itself.clone()))
-            }
-            Reply::Refused(reason) => Err(Error::Refused {
-                what: "a request for memory",
-                reason: reason.text(),
-            }),
-            Reply::Read(_) => Err(Error::disconnected("the peer mixed up its answers")),
-        }
-    }
-
-    /// Lends the peer memory of the application.
-    pub(crate) async fn offer(&self, region: LocalMr) -> Result<()> {
-        self.checked()?;
-        let (lease, memory) = self.leases.lend(region, 0).map_err(|(_, error)| error)?;
-        self.send_data_frame(Kind::Offer { lease, memory }).await
-    }
-
-    /// Gives the peer its memory back.
-    pub(crate) async fn give_back(&self, mut region: RemoteMr) -> Result<()> {
-        match region.take_lease(self) {
-            Some(lease) => self.send_control_frame(Kind::Return { lease }).await,
-            None => Err(Error::invalid(
-                "remote memory",
-                "it was not lent on this connection",
-            )),
-        }
-    }
-
-    /// Lets the peer have its memory, without waiting.
-    pub(crate) fn release_remote(&self, lease: u64) {
-        self.send_control(Kind::Release { lease });
-    }
-
-    /// Waits for memory that the peer lends.
-    pub(crate) async fn receive_offer(&self) -> Result<RemoteMr> {
-        let region = self
-            .wait(self.offers.waiters(), || self.offers.pop())
-            .await?;
-        self.taken();
-        Ok(region)
-    }
-
-    /// Waits for memory that was lent to the peer.
-    pub(crate) async fn receive_returned(&self) -> Result<LocalMr> {
-        self.wait(&self.returned_arrived, || self.returned.pop())
-            .await
-    }
-
-    fn ended(&self) -> Error {
+    /// Why the connection has ended, for who knows that it has.
+    pub(super) fn ended(&self) -> Error {
         self.failure()
             .cloned()
             .unwrap_or_else(|| Error::disconnected("it was closed"))
@@ -444,56 +294,21 @@ impl Connection {
 }
 
 /// The request that sends a message.
-fn message(memory: Memory, immediate: Option<u32>) -> SendRequest<Memory> {
-    match immediate {
+fn message(kind: Kind, memory: Memory, immediate: Option<u32>) -> SendRequest<Memory> {
+    let request = match immediate {
         Some(immediate) => SendRequest::send_with_immediate(memory, immediate),
         None => SendRequest::send(memory),
+    };
+    match kind {
+        // A read that is repeated because its answer was lost must still find the memory.
+        Kind::Return { .. } | Kind::Release { .. } => request.fence(),
+        _ => request,
     }
 }
 
 /// Takes what is owed, as much as a header can carry.
 fn owed(counter: &std::sync::atomic::AtomicU32) -> u16 {
     u16::try_from(counter.swap(0, Ordering::Relaxed)).unwrap_or(u16::MAX)
-}
-
-async fn in_time<T>(
-    what: &'static str,
-    limit: Duration,
-    work: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    timeout(limit, work)
-        .await
-        .unwrap_or(Err(Error::Timeout { what, limit }))
-}
-
-/// Leave to send one message; given back unless it is spent.
-#[must_use = "a credit that is dropped is given back"]
-pub(super) struct Credit<'c> {
-    connection: &'c Connection,
-    control: bool,
-}
-
-impl Credit<'_> {
-    fn spend(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Credit<'_> {
-    fn drop(&mut self) {
-        let Connection {
-            data_credits,
-            control_credits,
-            ..
-        } = self.connection;
-        let counter = if self.control {
-            control_credits
-        } else {
-            data_credits
-        };
-        let fits = counter.give(1);
-        debug_assert!(fits, "a credit that was taken can be given back");
-    }
 }
 
 /// A message that is being fetched; one given up halfway is for the next who receives.

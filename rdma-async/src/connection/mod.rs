@@ -3,34 +3,37 @@
 mod credits;
 mod driver;
 mod frame;
+mod handover;
 mod inbox;
 mod leases;
 mod messages;
 mod operation;
+mod outbox;
 mod progress;
 mod replies;
 mod waiters;
 
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Context;
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::{ArrayQueue, SegQueue};
-use parking_lot::Mutex;
 use rdma_core::{
     Buffer, Claim, CompletionQueue, ConcurrentReceiveQueue, ConcurrentSendQueue, Part,
-    ProtectionDomain, QueuePair, SendRequest, WriteClaim,
+    ProtectionDomain, QueuePair, ReservedSlot, SendRequest, WorkError, WorkStatus, WriteClaim,
 };
+use tokio::sync::Notify;
 
 use self::credits::CreditCounter;
 pub(crate) use self::driver::drive;
-use self::frame::Kind;
 pub(crate) use self::frame::{HEADER_LEN, MAX_FRAME_LEN};
 use self::inbox::Inbox;
 use self::leases::Leases;
 pub(crate) use self::messages::Incoming;
 use self::operation::{Operation, OperationSlot};
+pub(crate) use self::outbox::OWN_SLOTS;
+use self::outbox::Outbox;
 use self::replies::Replies;
 use self::waiters::Waiters;
 use crate::builder::{CompletionMode, Settings};
@@ -95,13 +98,15 @@ pub(crate) struct Connection {
     deferred: SegQueue<Incoming>,
     leases: Leases,
     replies: Replies,
-    /// Control messages that wait for a credit or a slot.
-    outbox: Mutex<std::collections::VecDeque<Kind>>,
-    outbox_waiting: AtomicBool,
+    outbox: Outbox,
 
     /// Whether a thread is taking completions at this moment.
     polling: AtomicBool,
     failure: OnceLock<Error>,
+    /// Tells the driver of the failure.
+    has_failed: Arc<Notify>,
+    /// Whether completions are not announced any more: who waits for one must not.
+    forsaken: AtomicBool,
     itself: Weak<Connection>,
 }
 
@@ -126,7 +131,7 @@ impl Connection {
             rest = tail;
         }
         let own = settings.depths();
-        Ok(Arc::new_cyclic(|itself| Self {
+        let connection = Arc::new_cyclic(|itself| Self {
             completions: queue_pair.send_completions().clone(),
             operations: (0..slots).map(|_| OperationSlot::new()).collect(),
             slot_free: Waiters::default(),
@@ -146,16 +151,19 @@ impl Connection {
             deferred: SegQueue::new(),
             leases: Leases::new(settings.remote_access),
             replies: Replies::default(),
-            outbox: Mutex::default(),
-            outbox_waiting: AtomicBool::new(false),
+            outbox: Outbox::new(),
             polling: AtomicBool::new(false),
             failure: OnceLock::new(),
+            has_failed: Arc::default(),
+            forsaken: AtomicBool::new(false),
             itself: itself.clone(),
             sends,
             receives,
             queue_pair,
             settings,
-        }))
+        });
+        connection.restore_own_slots();
+        Ok(connection)
     }
 
     pub(crate) fn pool(&self) -> &Pool {
@@ -186,10 +194,12 @@ impl Connection {
         tracing::debug!(queue_pair = self.queue_pair.number(), error = ?self.failure(), "connection ended");
         if let Err(error) = self.queue_pair.fail() {
             tracing::warn!(%error, "the queue pair could not be moved to the error state");
+            // Then nothing may be flushed either.
+            self.forsake();
         }
         self.replies
             .fail(self.failure.get().expect("it was set above"));
-        self.outbox.lock().clear();
+        self.outbox.clear();
         for waiters in [
             &self.slot_free,
             self.data_credits.waiters(),
@@ -200,6 +210,32 @@ impl Connection {
             &self.returned_arrived,
         ] {
             waiters.wake();
+        }
+        self.has_failed.notify_one();
+    }
+
+    /// Ends the connection because of a request that the device did not do.
+    fn fail_with(&self, error: WorkError) {
+        self.fail(match error.status {
+            // Not the request's fault, and nobody else said whose.
+            WorkStatus::Flushed => Error::disconnected(
+                "the device ended it, as it does when it refuses an access of the peer's",
+            ),
+            _ => error.into(),
+        });
+    }
+
+    /// Whether a future waits for an operation in flight.
+    fn awaits_completions(&self) -> bool {
+        self.operations.iter().any(OperationSlot::is_pending)
+    }
+
+    /// Has nobody wait for completions any more, which are not announced from here on. The connection
+    /// has failed; what is in flight keeps its memory until the queue pair is destroyed.
+    fn forsake(&self) {
+        self.forsaken.store(true, Ordering::SeqCst);
+        for operation in &self.operations {
+            operation.wake();
         }
     }
 
@@ -215,17 +251,28 @@ impl Connection {
     /// Does a one-sided operation; what an atomic found is the result.
     pub(crate) async fn perform(&self, request: SendRequest<Memory>) -> Result<u64> {
         let slot = self.reserve_slot().await?;
-        self.post(slot, request)?
-            .await
-            .map_err(|error| self.cause(error))
+        self.post(slot, request)?.await
+    }
+
+    /// Does an atomic, which `request` makes of eight bytes for what it finds; the result is that.
+    pub(crate) async fn perform_atomic(
+        &self,
+        request: impl FnOnce(Memory) -> SendRequest<Memory>,
+    ) -> Result<u64> {
+        let slot = self.reserve_slot().await?;
+        // The place comes with the slot: there are as many of either.
+        let result = match self.header(size_of::<u64>()) {
+            Ok(result) => result,
+            Err(error) => {
+                self.cancel_slot(slot);
+                return Err(error);
+            }
+        };
+        self.post(slot, request((Some(result), None)))?.await
     }
 
     /// Posts in a reserved slot, with a future that waits for it.
-    fn post(
-        &self,
-        slot: rdma_core::ReservedSlot,
-        request: SendRequest<Memory>,
-    ) -> Result<Operation<'_>> {
+    fn post(&self, slot: ReservedSlot, request: SendRequest<Memory>) -> Result<Operation<'_>> {
         let index = slot.index();
         self.operation(index).begin();
         match self.sends.post(slot, request) {
@@ -233,22 +280,23 @@ impl Connection {
             Err(refused) => {
                 let rdma_core::PostError { error, memory, .. } = refused;
                 self.recycle(memory);
-                self.slot_free.wake();
+                self.operation(index).begin_unattended();
+                self.slot_is_free();
                 Err(error.into())
             }
         }
     }
 
     /// A failed operation's error: of those flushed because of another, the other's.
-    fn cause(&self, error: rdma_core::WorkError) -> Error {
+    fn cause(&self, error: WorkError) -> Error {
         match self.failure() {
-            Some(cause) if error.status == rdma_core::WorkStatus::Flushed => cause.clone(),
+            Some(cause) if error.status == WorkStatus::Flushed => cause.clone(),
             _ => error.into(),
         }
     }
 
     /// Waits for a slot of the send queue: a full queue is backpressure, not an error.
-    async fn reserve_slot(&self) -> Result<rdma_core::ReservedSlot> {
+    async fn reserve_slot(&self) -> Result<ReservedSlot> {
         self.checked()?;
         let attempt = || self.sends.reserve().map(Ok).or_else(|| self.failed());
         self.slot_free.wait_for(attempt).await
@@ -260,7 +308,19 @@ impl Connection {
 
     fn release_slot(&self, index: u32) {
         self.sends.release(index);
+        self.slot_is_free();
+    }
+
+    fn cancel_slot(&self, slot: ReservedSlot) {
+        self.sends.cancel(slot);
+        self.slot_is_free();
+    }
+
+    /// Gives a slot that has become free to who waits for one.
+    fn slot_is_free(&self) {
+        self.restore_own_slots();
         self.slot_free.wake();
+        self.flush_outbox();
     }
 
     /// Gives a request's own memory back for the next one; the application's is let go.
@@ -270,12 +330,12 @@ impl Connection {
         }
     }
 
-    /// An eight-byte place for what an atomic finds.
-    pub(crate) fn result_memory(&self) -> Result<Part<Buffer>> {
+    /// `len` bytes of a request's own, at most [`MAX_FRAME_LEN`], for who has reserved a slot.
+    fn header(&self, len: usize) -> Result<Part<Buffer>> {
         let buffer = self.headers.pop().ok_or_else(|| {
             Error::disconnected("every header is in use, which more requests than slots would take")
         })?;
-        Ok(Part::new(buffer, 0..size_of::<u64>())?)
+        Ok(Part::new(buffer, 0..len)?)
     }
 
     /// Takes completions until `attempt` gives something or the time to spin is over.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rdma_core::WorkError;
 
 use super::Connection;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 const PENDING: u8 = 0;
 const SUCCEEDED: u8 = 1;
@@ -47,6 +47,16 @@ impl OperationSlot {
         self.state.store(ABANDONED, Ordering::Release);
     }
 
+    /// Whether a future waits for an operation in flight.
+    pub(super) fn is_pending(&self) -> bool {
+        self.state.load(Ordering::Acquire) == PENDING
+    }
+
+    /// Has the future look again.
+    pub(super) fn wake(&self) {
+        self.waker.wake();
+    }
+
     /// Records the outcome; whether nobody waits, so that the slot is free at once.
     #[must_use = "a slot that nobody waits for must be released"]
     pub(super) fn finish(&self, outcome: Result<u64, WorkError>) -> bool {
@@ -65,7 +75,7 @@ impl OperationSlot {
             .compare_exchange(PENDING, state, Ordering::AcqRel, Ordering::Acquire)
             .is_err();
         if !unattended {
-            self.waker.wake();
+            self.wake();
         }
         unattended
     }
@@ -91,12 +101,12 @@ impl<'c> Operation<'c> {
     }
 
     /// Takes the outcome, if it is there, and frees the slot.
-    fn take(&mut self) -> Option<Result<u64, WorkError>> {
+    fn take(&mut self) -> Option<Result<u64>> {
         let index = self.index?;
         let slot = self.connection.operation(index);
         let outcome = match slot.state.load(Ordering::Acquire) {
             SUCCEEDED => Ok(slot.value.load(Ordering::Relaxed)),
-            FAILED => Err(slot.failure.lock().take()?),
+            FAILED => Err(self.connection.cause(slot.failure.lock().take()?)),
             _ => return None,
         };
         self.index = None;
@@ -106,7 +116,7 @@ impl<'c> Operation<'c> {
 }
 
 impl Future for Operation<'_> {
-    type Output = Result<u64, WorkError>;
+    type Output = Result<u64>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let connection = self.connection;
@@ -120,6 +130,9 @@ impl Future for Operation<'_> {
         // It may have completed before the waker was there.
         match self.take() {
             Some(outcome) => Poll::Ready(outcome),
+            None if connection.forsaken.load(Ordering::SeqCst) => {
+                Poll::Ready(Err::<u64, Error>(connection.ended()))
+            }
             None => {
                 connection.stay_awake(cx);
                 Poll::Pending

@@ -60,7 +60,7 @@ impl Connection {
             // First the memory, so that it is the application's again when its future resolves.
             self.recycle((header, claim));
             if let Err(error) = outcome {
-                self.fail(error.into());
+                self.fail_with(error);
             }
             if self.operation(index).finish(outcome) {
                 self.release_slot(index);
@@ -68,7 +68,7 @@ impl Connection {
         } else if let Some(memory) = self.receives.complete(completion) {
             match completion.result() {
                 Ok(()) => self.arrive(completion, memory),
-                Err(error) => self.fail(error.into()),
+                Err(error) => self.fail_with(error),
             }
         }
     }
@@ -102,6 +102,9 @@ impl Connection {
                     region,
                     immediate: completion.immediate(),
                 });
+            }
+            Kind::Rendezvous { memory: remote, .. } if remote.len == 0 => {
+                self.violation("a message without bytes to be read");
             }
             Kind::Rendezvous { id, memory: remote } => {
                 self.repost(memory);
@@ -148,14 +151,9 @@ impl Connection {
                 self.send_control(answer);
             }
             Kind::Grant { id, lease, memory } => {
-                // Who asked may have given up: then the memory goes back.
-                if self
-                    .replies
-                    .answer(id, Reply::Granted { lease, memory })
-                    .is_err()
-                {
-                    self.release_remote(lease);
-                }
+                // Who asked may have given up, now or before it looks: then the memory goes back.
+                let region = RemoteMr::new(memory, lease, self.itself.clone());
+                drop(self.replies.answer(id, Reply::Granted(region)));
             }
             Kind::Refuse { id, reason } => drop(self.replies.answer(id, Reply::Refused(reason))),
             Kind::RendezvousDone { id, read } => drop(self.replies.answer(id, Reply::Read(read))),
@@ -185,12 +183,11 @@ impl Connection {
         if size == 0 {
             return Err(Refusal::Layout);
         }
-        let limit = self.settings.remote_memory_limit;
-        if self
+        // An alignment above the size takes memory as well.
+        let charge = size.max(align);
+        if !self
             .leases
-            .requested()
-            .checked_add(size)
-            .is_none_or(|sum| sum > limit)
+            .allows(charge, self.settings.remote_memory_limit)
         {
             return Err(Refusal::Limit);
         }
@@ -200,19 +197,13 @@ impl Connection {
         };
         let region = self.allocate(layout).map_err(|error| refuse(&error))?;
         self.leases
-            .lend(region, size)
+            .lend(region, charge)
             .map_err(|(_, error)| refuse(&error))
     }
 
-    /// Posts receive memory again.
+    /// Posts receive memory.
     pub(super) fn repost(&self, memory: WriteClaim) {
-        let Ok(memory) = memory.into_shared() else {
-            unreachable!("a posted receive's claim is its memory's only holder");
-        };
-        let whole = memory
-            .into_claim(..)
-            .expect("memory that nobody else has can be claimed");
-        if let Err(refused) = self.receives.post(whole)
+        if let Err(refused) = self.receives.post(memory)
             && self.failure().is_none()
         {
             self.fail(refused.error.into());

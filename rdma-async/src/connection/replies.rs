@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use rdma_core::{LentMemory, RemoteMemory};
+use rdma_core::LentMemory;
 use tokio::sync::oneshot;
 
 use super::frame::Refusal;
 use crate::error::{Error, Result};
+use crate::memory::RemoteMr;
 
 /// What the peer answered.
 #[derive(Debug)]
 pub(super) enum Reply {
-    Granted { lease: u64, memory: RemoteMemory },
+    /// Whoever drops it releases it.
+    Granted(RemoteMr),
     Refused(Refusal),
     Read(bool),
 }

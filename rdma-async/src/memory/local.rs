@@ -53,9 +53,11 @@ impl LocalMr {
             .take()
             .expect("only `drop` and `into_parts` take the memory");
         match memory.into_buffer() {
-            Ok(buffer) => {
-                Ok(Parts { buffer, range: self.range.clone(), lender: self.lender.take() })
-            }
+            Ok(buffer) => Ok(Parts {
+                buffer,
+                range: self.range.clone(),
+                lender: self.lender.take(),
+            }),
             Err(memory) => {
                 self.memory = Some(memory);
                 Err((

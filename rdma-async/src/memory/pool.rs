@@ -65,6 +65,7 @@ impl Pool {
 pub(crate) struct PieceLender {
     domain: ProtectionDomain,
     size: usize,
+    /// Pieces that nothing else holds, not even who is about to end its claim.
     kept: ArrayQueue<SharedBuffer>,
     /// Pieces that came back while an operation in flight still has them.
     claimed: Mutex<Vec<SharedBuffer>>,
@@ -93,23 +94,28 @@ impl PieceLender {
     }
 
     pub(crate) fn put_back(&self, piece: SharedBuffer) {
-        if piece.is_unclaimed() {
-            // More than is kept is freed.
-            drop(self.kept.push(piece));
-        } else {
+        if let Err(piece) = self.keep(piece) {
             self.claimed.lock().push(piece);
         }
+    }
+
+    /// Keeps a piece for its next use, or gives it back while it is claimed.
+    fn keep(&self, piece: SharedBuffer) -> Result<(), SharedBuffer> {
+        let sole = piece.into_claim(..)?;
+        // Who has just ended a claim holds the memory a moment longer; it is freed then. So is what
+        // is more than is kept.
+        if let Ok(piece) = sole.into_shared() {
+            drop(self.kept.push(piece));
+        }
+        Ok(())
     }
 
     /// Takes back the pieces whose operations have completed in the meantime.
     fn collect(&self) {
         let mut claimed = self.claimed.lock();
-        let mut at = 0;
-        while at < claimed.len() {
-            if claimed[at].is_unclaimed() {
-                drop(self.kept.push(claimed.swap_remove(at)));
-            } else {
-                at += 1;
+        for piece in std::mem::take(&mut *claimed) {
+            if let Err(piece) = self.keep(piece) {
+                claimed.push(piece);
             }
         }
     }

@@ -53,6 +53,11 @@ impl RemoteMr {
         self.memory
     }
 
+    /// Whether it has a lease on this connection.
+    pub(crate) fn is_lent_on(&self, connection: &Connection) -> bool {
+        matches!(&self.lease, Some((_, of)) if std::ptr::eq(of.as_ptr(), connection))
+    }
+
     /// The lease, with the duty to end it; `None` if it has none on this connection.
     pub(crate) fn take_lease(&mut self, connection: &Connection) -> Option<u64> {
         let ours = |(_, of): &mut (u64, Weak<Connection>)| std::ptr::eq(of.as_ptr(), connection);

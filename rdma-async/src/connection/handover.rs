@@ -1,0 +1,119 @@
+//! Memory that one end lends the other.
+
+use std::alloc::Layout;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::Connection;
+use super::frame::Kind;
+use super::replies::Reply;
+use crate::error::{Error, Result};
+use crate::memory::{LocalMr, RemoteMr};
+
+impl Connection {
+    /// Asks the peer to lend memory.
+    pub(crate) async fn request_remote(&self, layout: Layout) -> Result<RemoteMr> {
+        let limit = self.settings.response_timeout;
+        let (size, align) = (layout.size() as u64, layout.align() as u64);
+        let reply = async {
+            let mut question = self.replies.ask(None);
+            let id = question.id;
+            self.send_control_frame(Kind::Request { id, size, align })
+                .await?;
+            question.answer().await.unwrap_or_else(|| Err(self.ended()))
+        };
+        match in_time("the peer's answer to a request for memory", limit, reply).await? {
+            Reply::Granted(region) => {
+                let memory = region.token();
+                if memory.len != size || !memory.address.is_multiple_of(align) {
+                    self.violation("other memory than it was asked for");
+                    return Err(self.ended());
+                }
+                Ok(region)
+            }
+            Reply::Refused(reason) => Err(Error::Refused {
+                what: "a request for memory",
+                reason: reason.text(),
+            }),
+            Reply::Read(_) => {
+                self.violation("the answer to another question");
+                Err(self.ended())
+            }
+        }
+    }
+
+    /// Lends the peer memory of the application.
+    pub(crate) async fn offer(&self, region: LocalMr) -> Result<()> {
+        let credit = self.data_credit().await?;
+        let slot = self.reserve_slot().await?;
+        // Without a wait from here to the posting: a lease that the peer never hears of would keep
+        // the memory.
+        let (lease, memory) = match self.leases.lend(region, 0) {
+            Ok(lent) => lent,
+            Err((_, error)) => {
+                self.cancel_slot(slot);
+                return Err(error.into());
+            }
+        };
+        let operation = match self.post_frame(slot, Kind::Offer { lease, memory }, None, None) {
+            Ok(operation) => operation,
+            Err(error) => {
+                drop(self.leases.end(lease));
+                return Err(error);
+            }
+        };
+        credit.spend();
+        operation.await?;
+        Ok(())
+    }
+
+    /// Gives the peer its memory back.
+    pub(crate) async fn give_back(&self, mut region: RemoteMr) -> Result<()> {
+        let foreign = || Error::invalid("remote memory", "it was not lent on this connection");
+        if !region.is_lent_on(self) {
+            return Err(foreign());
+        }
+        let credit = self.control_credit().await?;
+        let slot = self.reserve_slot().await?;
+        // Without a wait from here to the posting: until then, dropping the region releases it.
+        let Some(lease) = region.take_lease(self) else {
+            self.cancel_slot(slot);
+            return Err(foreign());
+        };
+        let operation = self.post_frame(slot, Kind::Return { lease }, None, None)?;
+        credit.spend();
+        operation.await?;
+        Ok(())
+    }
+
+    /// Lets the peer have its memory, without waiting.
+    pub(crate) fn release_remote(&self, lease: u64) {
+        self.send_control(Kind::Release { lease });
+    }
+
+    /// Waits for memory that the peer lends.
+    pub(crate) async fn receive_offer(&self) -> Result<RemoteMr> {
+        let region = self
+            .wait(self.offers.waiters(), || self.offers.pop())
+            .await?;
+        self.taken();
+        Ok(region)
+    }
+
+    /// Waits for memory that was lent to the peer.
+    pub(crate) async fn receive_returned(&self) -> Result<LocalMr> {
+        self.wait(&self.returned_arrived, || self.returned.pop())
+            .await
+    }
+}
+
+async fn in_time<T>(
+    what: &'static str,
+    limit: Duration,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    timeout(limit, work)
+        .await
+        .unwrap_or(Err(Error::Timeout { what, limit }))
+}

@@ -1,0 +1,140 @@
+//! A peer built by hand, which can say anything.
+
+use std::net::SocketAddr;
+
+use rdma_core::{
+    Buffer, ConnectOptions, Context, Endpoint, PreparedQueuePair, ProtectionDomain, QueuePair,
+    ReceiveQueue, SendQueue, SendRequest, WorkCompletion,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+pub(crate) const HELLO_LEN: usize = 18 + Endpoint::ENCODED_LEN;
+const READY: u8 = 6;
+const RECEIVES: usize = 96;
+
+/// A hello as it should be.
+pub(crate) fn hello(endpoint: &Endpoint) -> [u8; HELLO_LEN] {
+    let mut bytes = [0; HELLO_LEN];
+    bytes[..8].copy_from_slice(b"RDMAsync");
+    bytes[9] = 1;
+    bytes[11] = 64;
+    bytes[13] = 32;
+    bytes[14..18].copy_from_slice(&4096_u32.to_be_bytes());
+    bytes[18..].copy_from_slice(&endpoint.to_bytes());
+    bytes
+}
+
+/// A queue pair that is not connected yet.
+pub(crate) fn prepared() -> (ProtectionDomain, PreparedQueuePair) {
+    let context = Context::open_default().expect("a device");
+    let domain = context.protection_domain().expect("a domain");
+    let builder = domain.queue_pair().send_requests(256);
+    let prepared = builder.receive_requests(RECEIVES as u32).build();
+    (domain.clone(), prepared.expect("a queue pair"))
+}
+
+/// The kinds of frames.
+pub(crate) mod kind {
+    pub(crate) const DATA: u8 = 1;
+    pub(crate) const RENDEZVOUS: u8 = 2;
+    pub(crate) const RENDEZVOUS_DONE: u8 = 3;
+    pub(crate) const REQUEST: u8 = 4;
+    pub(crate) const GRANT: u8 = 5;
+    pub(crate) const REFUSE: u8 = 6;
+    pub(crate) const OFFER: u8 = 7;
+    pub(crate) const RETURN: u8 = 8;
+    pub(crate) const RELEASE: u8 = 9;
+    pub(crate) const CREDIT: u8 = 10;
+}
+
+/// A frame, right or wrong.
+pub(crate) fn frame(kind: u8, (data, control): (u16, u16), id: u64, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![kind, 0];
+    bytes.extend(data.to_be_bytes());
+    bytes.extend(control.to_be_bytes());
+    bytes.extend([0; 2]);
+    bytes.extend(id.to_be_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+/// The hand-made end of a connection.
+pub(crate) struct Hostile {
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) queue_pair: QueuePair,
+    sends: SendQueue<Buffer>,
+    receives: ReceiveQueue<Buffer>,
+    pub(crate) stream: TcpStream,
+}
+
+impl Hostile {
+    /// Connects to a listener by the rules.
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(address).await.expect("TCP");
+        let (domain, prepared) = prepared();
+        let mut receives = prepared.receive_queue();
+        for _ in 0..RECEIVES {
+            receives
+                .post(domain.allocate(8192).expect("memory"))
+                .expect("a receive");
+        }
+        let own = hello(&prepared.endpoint());
+        stream.write_all(&own).await.expect("saying hello");
+        let mut theirs = [0; HELLO_LEN];
+        stream.read_exact(&mut theirs).await.expect("a hello");
+        let endpoint = theirs[18..].try_into().expect("an endpoint");
+        let remote = Endpoint::from_bytes(endpoint).expect("an endpoint");
+        let queue_pair = prepared
+            .connect(&remote, &ConnectOptions::default())
+            .expect("a connection");
+        stream.write_all(&[READY]).await.expect("being ready");
+        assert_eq!(stream.read_u8().await.expect("readiness"), READY);
+        let sends = queue_pair.send_queue();
+        Self {
+            domain,
+            queue_pair,
+            sends,
+            receives,
+            stream,
+        }
+    }
+
+    /// Sends bytes, and does not care.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        let mut buffer = self.domain.allocate(bytes.len()).expect("memory");
+        buffer.copy_from_slice(bytes);
+        drop(self.sends.post(SendRequest::send(buffer)));
+    }
+
+    /// Completions that are there: the messages received.
+    pub(crate) fn poll(&mut self) -> Vec<Vec<u8>> {
+        let mut room = [WorkCompletion::default(); 32];
+        let mut messages = Vec::new();
+        for queue in [
+            self.queue_pair.receive_completions().clone(),
+            self.queue_pair.send_completions().clone(),
+        ] {
+            for completion in queue.poll(&mut room).expect("polling") {
+                drop(self.sends.complete(completion));
+                if let Some(memory) = self.receives.complete(completion)
+                    && completion.result().is_ok()
+                {
+                    messages.push(memory[..completion.len()].to_vec());
+                    drop(self.receives.post(memory));
+                }
+            }
+        }
+        messages
+    }
+
+    /// The next message.
+    pub(crate) async fn receive(&mut self) -> Vec<u8> {
+        loop {
+            if let Some(message) = self.poll().pop() {
+                return message;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Connected pairs of one process, over loopback, and tests that end.
+//!
+//! The device is the one that `RDMA_DEVICE` selects, or the first usable one. Without any, every
+//! test fails with the crate's error.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+pub(crate) mod hostile;
+
+use std::alloc::Layout;
+use std::future::Future;
+use std::io::Write;
+use std::pin::pin;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use rdma_async::{Error, LocalMr, LocalMrWriteAccess, Rdma, RdmaBuilder, RdmaListener, Result};
+use tokio::runtime::{Builder, Runtime};
+
+/// How long a test may take: ample for an emulated machine under load.
+pub(crate) const LIMIT: Duration = Duration::from_secs(180);
+
+/// Runs a test on a runtime with two threads.
+pub(crate) fn run(test: impl Future<Output = ()>) {
+    run_on(two_threads(), test);
+}
+
+/// Runs a test on `runtime`; ends the process if that takes too long.
+pub(crate) fn run_on(runtime: Runtime, test: impl Future<Output = ()>) {
+    let (done, watch) = channel::<()>();
+    let name = thread::current().name().unwrap_or("a test").to_owned();
+    let watchdog = thread::spawn(move || {
+        if watch.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+            // Not by a macro, whose output a passing test's harness keeps to itself.
+            let message = format!("{name} hangs: not done within {LIMIT:?}\n");
+            drop(std::io::stderr().write_all(message.as_bytes()));
+            std::process::exit(101);
+        }
+    });
+    runtime.block_on(test);
+    drop(runtime);
+    drop(done);
+    watchdog.join().expect("the watchdog does not panic");
+}
+
+pub(crate) fn two_threads() -> Runtime {
+    let mut builder = Builder::new_multi_thread();
+    let built = builder.worker_threads(2).enable_all().build();
+    built.expect("a runtime")
+}
+
+pub(crate) fn one_thread() -> Runtime {
+    let built = Builder::new_current_thread().enable_all().build();
+    built.expect("a runtime")
+}
+
+/// Two connected ends: who connected, and who accepted.
+pub(crate) async fn pair() -> (Rdma, Rdma) {
+    pair_with(|builder| builder).await
+}
+
+/// Two ends with these settings.
+pub(crate) async fn pair_with(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) -> (Rdma, Rdma) {
+    let mut listener = listen(&configure).await;
+    join(&mut listener, configure).await
+}
+
+pub(crate) async fn listen(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) -> RdmaListener {
+    let builder = configure(RdmaBuilder::default());
+    builder.bind("127.0.0.1:0").await.expect("a listener")
+}
+
+/// Another pair of a listener.
+pub(crate) async fn join(
+    listener: &mut RdmaListener,
+    configure: impl Fn(RdmaBuilder) -> RdmaBuilder,
+) -> (Rdma, Rdma) {
+    let address = listener.local_address().expect("its address");
+    let builder = configure(RdmaBuilder::default());
+    let (client, server) = tokio::join!(builder.connect(address), listener.accept());
+    (client.expect("a client"), server.expect("a server"))
+}
+
+/// `len` bytes that depend on `seed` and on their place.
+pub(crate) fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed)
+        .collect()
+}
+
+/// Local memory with [`bytes`] in it.
+pub(crate) fn pattern(rdma: &Rdma, len: usize, seed: u8) -> LocalMr {
+    let mut region = rdma.alloc_local_mr(layout(len)).expect("local memory");
+    region.as_mut_slice().copy_from_slice(&bytes(len, seed));
+    region
+}
+
+pub(crate) fn layout(len: usize) -> Layout {
+    Layout::from_size_align(len, 8).expect("a layout")
+}
+
+/// Polls a future once, and drops it; whether it was done.
+pub(crate) fn poll_and_drop<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    match future
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(outcome) => Some(outcome),
+        Poll::Pending => None,
+    }
+}
+
+/// Repeats `attempt` until it gives something, within the test's limit.
+pub(crate) async fn eventually<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(outcome) = attempt() {
+            return outcome;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Shows that a connection works: a message, a request for memory, a write and a read.
+pub(crate) async fn check(left: &Rdma, right: &Rdma) {
+    let message = pattern(left, 100, 1);
+    left.send(&message).await.expect("sending");
+    let received = right.receive().await.expect("receiving");
+    assert_eq!(
+        rdma_async::LocalMrReadAccess::as_slice(&received),
+        bytes(100, 1)
+    );
+    let mut remote = left.request_remote_mr(layout(64)).await.expect("memory");
+    let source = pattern(left, 64, 2);
+    left.write(&source, &mut remote).await.expect("writing");
+    let mut target = left.alloc_local_mr(layout(64)).expect("memory");
+    left.read(&mut target, &remote).await.expect("reading");
+    assert_eq!(
+        rdma_async::LocalMrReadAccess::as_slice(&target),
+        bytes(64, 2)
+    );
+}
+
+/// That an outcome is the end of the connection by the peer's leaving.
+#[track_caller]
+pub(crate) fn assert_disconnected<T: std::fmt::Debug>(outcome: Result<T>) {
+    match outcome {
+        Err(Error::Disconnected { .. }) => {}
+        other => panic!("not a disconnection: {other:?}"),
+    }
+}

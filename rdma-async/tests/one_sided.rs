@@ -1,0 +1,285 @@
+//! Reads, writes and atomics.
+
+mod common;
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use common::{
+    bytes, check, layout, one_thread, pair, pair_with, pattern, run, run_on, two_threads,
+};
+use futures_util::future::try_join_all;
+use rdma_async::{
+    CompletionMode, Error, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, RemoteMrReadAccess,
+};
+
+#[test]
+fn a_slice_is_written_into_a_slice_and_read_back() {
+    run(async {
+        let (client, server) = pair().await;
+        let mut remote = client.request_remote_mr(layout(4096)).await.unwrap();
+        let source = pattern(&client, 4096, 3);
+        let (from, to) = (source.get(100..1100), remote.get_mut(2000..3000));
+        client
+            .write(&from.unwrap(), &mut to.unwrap())
+            .await
+            .unwrap();
+        let mut target = client.alloc_local_mr(layout(4096)).unwrap();
+        let mut part = target.get_mut(8..1016).unwrap();
+        let from = remote.get(1996..3004).unwrap();
+        client.read(&mut part, &from).await.unwrap();
+        let mut expected = vec![0; 4096];
+        expected[12..1012].copy_from_slice(&bytes(4096, 3)[100..1100]);
+        assert_eq!(target.as_slice(), expected);
+        client.send_remote_mr(remote).await.unwrap();
+        let region = server.receive_local_mr().await.unwrap();
+        assert_eq!(region.as_slice()[2000..3000], bytes(4096, 3)[100..1100]);
+        assert!(region.as_slice()[3000..].iter().all(|&byte| byte == 0));
+    });
+}
+
+#[test]
+fn a_mebibyte_goes_there_and_back() {
+    run(async {
+        const LEN: usize = (1 << 20) + 3;
+        let (client, _server) = pair().await;
+        let mut remote = client.request_remote_mr(layout(LEN)).await.unwrap();
+        client
+            .write(&pattern(&client, LEN, 9), &mut remote)
+            .await
+            .unwrap();
+        let mut target = client.alloc_local_mr(layout(LEN)).unwrap();
+        client.read(&mut target, &remote).await.unwrap();
+        assert!(target.as_slice() == bytes(LEN, 9));
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_nothing_is_sent() {
+    run(async {
+        let (client, server) = pair().await;
+        let mut remote = client.request_remote_mr(layout(64)).await.unwrap();
+        let mut local = pattern(&client, 65, 0);
+        let refusals = [
+            client.write(&local, &mut remote).await,
+            client.write_with_immediate(&local, &mut remote, 1).await,
+            client.read(&mut local, &remote).await,
+            client.fetch_and_add(&mut remote, 1).await.map(drop),
+        ];
+        for refusal in refusals {
+            assert!(
+                matches!(refusal, Err(Error::InvalidArgument { .. })),
+                "{refusal:?}"
+            );
+        }
+        let mut crooked = remote.get_mut(4..12).unwrap();
+        let refusal = client.compare_and_swap(&mut crooked, 0, 1).await;
+        assert!(matches!(refusal, Err(Error::InvalidArgument { .. })));
+        assert!(remote.get(60..65).is_none() && remote.get_mut(0..65).is_none());
+        let refusal = client.alloc_local_mr(layout(0));
+        assert!(matches!(refusal, Err(Error::InvalidArgument { .. })));
+        let refusal = client.request_remote_mr(layout(0)).await;
+        assert!(matches!(refusal, Err(Error::InvalidArgument { .. })));
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn a_write_with_immediate_brings_its_number() {
+    run(async {
+        let (client, server) = pair().await;
+        let mut remote = client.request_remote_mr(layout(64)).await.unwrap();
+        let source = pattern(&client, 64, 5);
+        // More than there are credits for.
+        let numbers = async {
+            for number in 0..200 {
+                let number = number | 0x8000_0000;
+                client
+                    .write_with_immediate(&source, &mut remote, number)
+                    .await
+                    .unwrap();
+            }
+        };
+        let receives = async {
+            for number in 0..200 {
+                let received = server.receive_write_immediate().await.unwrap();
+                assert_eq!(received, number | 0x8000_0000);
+            }
+        };
+        tokio::join!(numbers, receives);
+        client.send_remote_mr(remote).await.unwrap();
+        let region = server.receive_local_mr().await.unwrap();
+        assert_eq!(region.as_slice(), bytes(64, 5));
+    });
+}
+
+#[test]
+fn atomics_return_what_they_found() {
+    run(async {
+        let (client, _server) = pair().await;
+        let mut remote = client.request_remote_mr(layout(16)).await.unwrap();
+        let mut word = remote.get_mut(8..16).unwrap();
+        assert_eq!(client.fetch_and_add(&mut word, 7).await.unwrap(), 0);
+        assert_eq!(client.compare_and_swap(&mut word, 6, 100).await.unwrap(), 7);
+        assert_eq!(
+            client
+                .compare_and_swap(&mut word, 7, u64::MAX)
+                .await
+                .unwrap(),
+            7
+        );
+        assert_eq!(client.fetch_and_add(&mut word, 2).await.unwrap(), u64::MAX);
+        let mut target = client.alloc_local_mr(layout(16)).unwrap();
+        client.read(&mut target, &remote).await.unwrap();
+        assert_eq!(target.as_slice()[..8], [0; 8]);
+        assert_eq!(target.as_slice()[8..], 1_u64.to_ne_bytes());
+    });
+}
+
+#[test]
+fn concurrent_increments_sum_up() {
+    run(async {
+        const TASKS: u64 = 8;
+        const TIMES: u64 = 50;
+        let (client, _server) = pair_with(|builder| builder.send_depth(8)).await;
+        let client = Arc::new(client);
+        let remote = client.request_remote_mr(layout(8)).await.unwrap();
+        let token = remote.token();
+        let tasks = (0..TASKS).map(|task| {
+            let client = Arc::clone(&client);
+            tokio::spawn(async move {
+                let mut word = RemoteMr::from_token(token);
+                for _ in 0..TIMES {
+                    client.fetch_and_add(&mut word, task + 1).await.unwrap();
+                }
+            })
+        });
+        try_join_all(tasks.collect::<Vec<_>>()).await.unwrap();
+        let mut total = RemoteMr::from_token(token);
+        let sum = client.fetch_and_add(&mut total, 0).await.unwrap();
+        assert_eq!(sum, TIMES * (1..=TASKS).sum::<u64>());
+    });
+}
+
+#[test]
+fn more_operations_than_the_queue_holds_wait_their_turn() {
+    run(async {
+        const COUNT: usize = 1000;
+        let (client, server) = pair_with(|builder| builder.send_depth(8)).await;
+        let remote = client.request_remote_mr(layout(8 * COUNT)).await.unwrap();
+        let token = remote.token();
+        let client = Arc::new(client);
+        // As futures of one task, all at once: atomics, which need a place for what they find too.
+        let adds = (0..COUNT).map(|at| {
+            let client = Arc::clone(&client);
+            async move {
+                let mut word = RemoteMr::from_token(token.slice(8 * at..8 * at + 8).unwrap());
+                client.fetch_and_add(&mut word, at as u64).await
+            }
+        });
+        let found = try_join_all(adds).await.unwrap();
+        assert!(found.iter().all(|&value| value == 0));
+        // As tasks: writes.
+        let tasks = (0..COUNT).map(|at| {
+            let client = Arc::clone(&client);
+            tokio::spawn(async move {
+                let mut word = RemoteMr::from_token(token.slice(8 * at..8 * at + 8).unwrap());
+                let mut source = client.alloc_local_mr(layout(8)).unwrap();
+                let value = (at as u64) << 32;
+                source.as_mut_slice().copy_from_slice(&value.to_ne_bytes());
+                client.write(&source, &mut word).await
+            })
+        });
+        for written in try_join_all(tasks.collect::<Vec<_>>()).await.unwrap() {
+            written.unwrap();
+        }
+        let mut target = client.alloc_local_mr(layout(8 * COUNT)).unwrap();
+        client.read(&mut target, &remote).await.unwrap();
+        for (at, word) in target.as_slice().chunks(8).enumerate() {
+            assert_eq!(word, ((at as u64) << 32).to_ne_bytes());
+        }
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn futures_that_are_done_and_not_polled_hold_up_nobody_else() {
+    run(async {
+        let (client, server) = pair_with(|builder| builder.send_depth(8).receive_depth(8)).await;
+        let remote = client.request_remote_mr(layout(64)).await.unwrap();
+        let source = pattern(&client, 64, 1);
+        let mut targets: Vec<_> = (0..8)
+            .map(|_| RemoteMr::from_token(remote.token()))
+            .collect();
+        let writes = targets
+            .iter_mut()
+            .map(|to| Box::pin(client.write(&source, to)));
+        let mut writes: Vec<_> = writes.collect();
+        for write in &mut writes {
+            poll_fn(|cx| Poll::Ready(drop(write.as_mut().poll(cx)))).await;
+        }
+        // The peer's sends depend on this end's credits, and its request on an answer of this end.
+        let message = pattern(&server, 32, 7);
+        let sends = async {
+            for _ in 0..100 {
+                server.send(&message).await.unwrap();
+            }
+            server.request_remote_mr(layout(8)).await.unwrap();
+        };
+        let receives = async {
+            for _ in 0..100 {
+                assert_eq!(client.receive().await.unwrap().as_slice(), bytes(32, 7));
+            }
+        };
+        tokio::join!(sends, receives);
+        drop(writes);
+    });
+}
+
+#[test]
+fn every_mode_works_on_every_runtime() {
+    let modes = [
+        CompletionMode::Event,
+        CompletionMode::Adaptive {
+            spin: Duration::from_micros(50),
+        },
+        CompletionMode::Busy,
+    ];
+    for mode in modes {
+        for runtime in [one_thread(), two_threads()] {
+            run_on(runtime, async {
+                let (client, server) = pair_with(|builder| builder.completion(mode)).await;
+                for _ in 0..20 {
+                    check(&client, &server).await;
+                    check(&server, &client).await;
+                }
+                // Both ways at once.
+                let (sent, received) = tokio::join!(check(&client, &server), async {
+                    let remote = server.request_remote_mr(layout(8)).await.unwrap();
+                    remote.length()
+                });
+                assert_eq!(((), 8), (sent, received));
+            });
+        }
+    }
+}
+
+#[test]
+fn a_connection_works_from_another_runtime_and_fails_with_its_own() {
+    let own = two_threads();
+    let (client, server) = own.block_on(pair());
+    run(async {
+        check(&client, &server).await;
+        let (pending, ended) = tokio::join!(client.receive(), async {
+            tokio::task::spawn_blocking(move || drop(own))
+                .await
+                .unwrap();
+            server.ended().await
+        });
+        let text = pending.unwrap_err().to_string();
+        assert!(text.contains("runtime") || text.contains("peer"), "{text}");
+        assert!(matches!(ended, Error::Disconnected { .. }), "{ended}");
+    });
+}

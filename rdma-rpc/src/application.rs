@@ -1,0 +1,158 @@
+//! What a handler says when it cannot do what it was asked.
+
+use std::convert::Infallible;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::codec::{Codec, CodecError, Postcard};
+
+/// A handler's error, as its caller gets it: a code, a message, and details of any type.
+///
+/// Handlers return an error of their own that converts into this one.
+///
+/// ```
+/// use rdma_rpc::ApplicationError;
+///
+/// enum StoreError {
+///     NotFound,
+///     Full { bytes: u64 },
+/// }
+///
+/// impl From<StoreError> for ApplicationError {
+///     fn from(error: StoreError) -> Self {
+///         match error {
+///             StoreError::NotFound => Self::new(1, "no such key"),
+///             StoreError::Full { bytes } => Self::new(2, "the store is full").with_details(&bytes),
+///         }
+///     }
+/// }
+///
+/// let error = ApplicationError::from(StoreError::Full { bytes: 4096 });
+/// assert_eq!(error.code(), 2);
+/// assert_eq!(error.details::<u64>().unwrap(), 4096);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message} (code {code})")]
+pub struct ApplicationError {
+    code: u32,
+    message: String,
+    details: Vec<u8>,
+}
+
+impl ApplicationError {
+    /// An error without details. What the code means is between the two ends.
+    pub fn new(code: u32, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            details: Vec::new(),
+        }
+    }
+
+    /// Adds details, encoded with [`Postcard`]. Details that cannot be encoded are left out, and
+    /// logged.
+    #[must_use]
+    pub fn with_details<T: Serialize + ?Sized>(mut self, details: &T) -> Self {
+        match encode(details) {
+            Ok(bytes) => self.details = bytes,
+            Err(error) => {
+                tracing::error!(%error, code = self.code, "an error's details are left out");
+            }
+        }
+        self
+    }
+
+    /// The code.
+    pub fn code(&self) -> u32 {
+        self.code
+    }
+
+    /// The message.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Whether there are details.
+    pub fn has_details(&self) -> bool {
+        !self.details.is_empty()
+    }
+
+    /// The details.
+    ///
+    /// # Errors
+    ///
+    /// If they are not of this type, or there are none.
+    pub fn details<T: DeserializeOwned>(&self) -> Result<T, CodecError> {
+        Postcard::decode(&self.details)
+    }
+
+    /// ```text
+    /// byte 0..4   4..8               8..
+    ///      code   message's length   the message, in UTF-8; then the details
+    /// ```
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let len = u32::try_from(self.message.len()).unwrap_or(u32::MAX);
+        let message = &self.message.as_bytes()[..len as usize];
+        let numbers = [self.code.to_be_bytes(), len.to_be_bytes()].concat();
+        [&numbers, message, &self.details].concat()
+    }
+
+    /// Reads what the peer sent, which may be anything.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (&code, rest) = bytes.split_first_chunk::<4>()?;
+        let (&len, rest) = rest.split_first_chunk::<4>()?;
+        let len = usize::try_from(u32::from_be_bytes(len)).ok()?;
+        let (message, details) = rest.split_at_checked(len)?;
+        Some(Self {
+            code: u32::from_be_bytes(code),
+            message: String::from_utf8_lossy(message).into_owned(),
+            details: details.to_vec(),
+        })
+    }
+}
+
+fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
+    let mut bytes = vec![0; Postcard::encoded_len(value)?];
+    match Postcard::encode(value, &mut bytes)? {
+        Some(len) => bytes.truncate(len),
+        None => return Err(CodecError::new("it is longer than it said")),
+    }
+    Ok(bytes)
+}
+
+impl From<Infallible> for ApplicationError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn anything_is_parsed_without_panicking(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            drop(ApplicationError::from_bytes(&bytes));
+        }
+
+        #[test]
+        fn errors_round_trip(code: u32, message: String, details: Option<(u8, String)>) {
+            let mut error = ApplicationError::new(code, message);
+            if let Some(details) = &details {
+                error = error.with_details(details);
+            }
+            prop_assert_eq!(ApplicationError::from_bytes(&error.to_bytes()), Some(error.clone()));
+            prop_assert_eq!(error.details().ok(), details);
+        }
+
+        #[test]
+        fn cut_errors_are_refused(cut in 0_usize..12) {
+            let bytes = ApplicationError::new(1, "four").to_bytes();
+            prop_assert_eq!(ApplicationError::from_bytes(&bytes[..cut]), None);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The task that hands answers to the calls that wait for them.
+
+use std::sync::Arc;
+
+use rdma_async::{LocalMr, LocalMrReadAccess};
+
+use super::Connection;
+use super::calls::Answer;
+use crate::error::Error;
+use crate::failure::Failure;
+use crate::message::Payload;
+use crate::wire::{Head, Violation};
+
+/// Receives until the connection is of no more use; then every call is told why.
+pub(super) async fn receive(connection: Arc<Connection>) {
+    let end = loop {
+        match connection.rdma.receive().await {
+            Ok(region) => {
+                if let Err(end) = deliver(&connection, region) {
+                    break end;
+                }
+                // Whoever was woken goes first: receiving may look for the next message a while.
+                tokio::task::yield_now().await;
+            }
+            Err(error) if connection.rdma.failure().is_some() => break error.into(),
+            // One message that could not be taken; the server is told, and fails the call.
+            Err(error) => tracing::warn!(%error, "a response could not be received"),
+        }
+    };
+    tracing::debug!(peer = %connection.rdma.peer_address(), %end, "no more answers");
+    connection.calls.fail(end);
+}
+
+fn deliver(connection: &Connection, region: LocalMr) -> Result<(), Error> {
+    let bytes = region.as_slice();
+    let (id, answer) = match Head::parse(bytes)? {
+        Head::Response { id, codec, body } => {
+            let payload = Payload::new(region, body);
+            (id, Answer::Response { codec, payload })
+        }
+        Head::Failure { id, status, body } => {
+            let failure = Failure::from_parts(status, &bytes[body]).ok_or_else(|| {
+                let reason = format!("the peer sent an unknown or incomplete failure, {status}");
+                Error::Protocol { reason }
+            })?;
+            (id, Answer::Failure(failure))
+        }
+        Head::Goodbye => return Err(Error::ShuttingDown),
+        Head::Request { .. } => return Err(Violation::Request.into()),
+    };
+    if !connection.calls.answer(id, answer) {
+        tracing::trace!(id, "an answer that nobody waits for any more");
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! How values become bytes.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A format of requests and responses.
+///
+/// Every message names its codec, so that two ends that use different ones find out at the first
+/// call. Implementations have nothing in them: they are chosen by type,
+/// [`Client::codec`](crate::Client::codec) and [`Router::codec`](crate::Router::codec).
+pub trait Codec: 'static {
+    /// Stands for the codec in messages. Numbers up to 63 are for this crate.
+    const ID: u8;
+
+    /// Writes a value to the front of `room` and returns how many bytes it took; `None` if it does
+    /// not fit.
+    ///
+    /// # Errors
+    ///
+    /// If the value cannot be written in this format.
+    fn encode<T: Serialize + ?Sized>(
+        value: &T,
+        room: &mut [u8],
+    ) -> Result<Option<usize>, CodecError>;
+
+    /// How many bytes a value takes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::encode`].
+    fn encoded_len<T: Serialize + ?Sized>(value: &T) -> Result<usize, CodecError>;
+
+    /// Reads a value, which has to take all of `bytes`. They come from the peer, and may be anything.
+    ///
+    /// # Errors
+    ///
+    /// If they are no such value.
+    fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError>;
+}
+
+/// A value could not be written, or what was received is no such value. Clones share their cause.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct CodecError(Arc<dyn StdError + Send + Sync>);
+
+impl CodecError {
+    /// An error with its cause, which may be a text.
+    pub fn new(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self(Arc::from(cause.into()))
+    }
+}
+
+/// [Postcard](https://docs.rs/postcard): compact, and the default.
+///
+/// Bytes are fastest as what serde knows to be bytes, `bytes::Bytes` or `serde_bytes::ByteBuf`: a
+/// `Vec<u8>` is written and read a byte at a time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Postcard;
+
+impl Codec for Postcard {
+    const ID: u8 = 1;
+
+    fn encode<T: Serialize + ?Sized>(
+        value: &T,
+        room: &mut [u8],
+    ) -> Result<Option<usize>, CodecError> {
+        match postcard::to_slice(value, room) {
+            Ok(written) => Ok(Some(written.len())),
+            Err(postcard::Error::SerializeBufferFull) => Ok(None),
+            Err(error) => Err(CodecError::new(error)),
+        }
+    }
+
+    fn encoded_len<T: Serialize + ?Sized>(value: &T) -> Result<usize, CodecError> {
+        let flavor = postcard::ser_flavors::Size::default();
+        postcard::serialize_with_flavor(value, flavor).map_err(CodecError::new)
+    }
+
+    fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+        match postcard::take_from_bytes(bytes) {
+            Ok((value, [])) => Ok(value),
+            Ok((_, rest)) => Err(CodecError::new(format!(
+                "{} bytes are left over behind the value",
+                rest.len()
+            ))),
+            Err(error) => Err(CodecError::new(error)),
+        }
+    }
+}
+
+/// The codec of bodies that are bytes and nothing else: [`Client::call_raw`](crate::Client::call_raw).
+pub(crate) const RAW: u8 = 0;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    enum Shape {
+        Nothing,
+        Text(String),
+        Numbers { few: Vec<u64>, maybe: Option<i16> },
+    }
+
+    proptest! {
+        #[test]
+        fn anything_is_decoded_without_panicking(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            drop(Postcard::decode::<Shape>(&bytes));
+            drop(Postcard::decode::<Vec<(String, Shape)>>(&bytes));
+        }
+
+        #[test]
+        fn values_round_trip(few: Vec<u64>, maybe: Option<i16>) {
+            let value = Shape::Numbers { few, maybe };
+            let len = Postcard::encoded_len(&value).unwrap();
+            let mut room = vec![0; len];
+            prop_assert_eq!(Postcard::encode(&value, &mut room).unwrap(), Some(len));
+            prop_assert_eq!(Postcard::decode::<Shape>(&room).unwrap(), value.clone());
+            prop_assert_eq!(Postcard::encode(&value, &mut room[1..]).unwrap(), None);
+        }
+    }
+
+    #[test]
+    fn a_length_that_is_not_there_is_refused_without_allocating_it() {
+        let error = Postcard::decode::<Vec<u64>>(&[0xff, 0xff, 0xff, 0xff, 0x7f]).unwrap_err();
+        assert!(!error.to_string().is_empty());
+    }
+
+    #[test]
+    fn what_is_left_over_is_refused() {
+        let error = Postcard::decode::<u8>(&[1, 2, 3]).unwrap_err();
+        assert_eq!(error.to_string(), "2 bytes are left over behind the value");
+    }
+}

@@ -1,0 +1,59 @@
+//! What the tests of this directory share. They need an RDMA device, and fail without one.
+
+#![allow(dead_code, reason = "every test program uses a part of it")]
+
+use std::time::Duration;
+
+use rdma_rpc::{ApplicationError, Client, Router, Server, ServerHandle};
+
+/// How long anything may take. The device may be emulated, on a machine with other work.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Waits for a future, but not for ever.
+pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    tokio::time::timeout(LIMIT, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what} took longer than {LIMIT:?}"))
+}
+
+/// A server of a router at a free port of this machine.
+pub(crate) async fn serve(router: Router) -> ServerHandle {
+    listen(Server::new(router)).await
+}
+
+/// The same, with settings.
+pub(crate) async fn listen(server: Server) -> ServerHandle {
+    within("listening", server.listen("127.0.0.1:0"))
+        .await
+        .expect("these tests need an RDMA device: cargo xtask on rxe -- COMMAND runs them on one")
+}
+
+/// A client whose calls may take as long as anything.
+pub(crate) async fn connect(server: &ServerHandle) -> Client {
+    let connecting = Client::builder()
+        .deadline(LIMIT)
+        .connect(server.local_address());
+    within("connecting", connecting)
+        .await
+        .expect("a server listens")
+}
+
+/// The same, of a router that nobody else calls.
+pub(crate) async fn pair(router: Router) -> (ServerHandle, Client) {
+    let server = serve(router).await;
+    let client = connect(&server).await;
+    (server, client)
+}
+
+/// A handler.
+pub(crate) async fn echo(text: String) -> Result<String, ApplicationError> {
+    Ok(text)
+}
+
+/// Shows that a connection works.
+pub(crate) async fn assert_echoes(client: &Client) {
+    let echoed: String = within("an echo", client.call("test/echo", "are you there?"))
+        .await
+        .expect("the connection is usable");
+    assert_eq!(echoed, "are you there?");
+}

@@ -1,0 +1,45 @@
+//! What connections leave behind, on a device. A program of its own: others open files too.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{assert_echoes, connect, echo, serve, within};
+use rdma_rpc::Router;
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd")
+        .expect("the files of this process can be listed")
+        .count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_leave_no_files_open() {
+    let server = serve(Router::new().route("test/echo", echo)).await;
+    // What is opened once, and kept, is opened now.
+    assert_echoes(&connect(&server).await).await;
+    let with_one = connect(&server).await;
+    assert_echoes(&with_one).await;
+    drop(with_one);
+    let before = settled(usize::MAX).await;
+    for _ in 0..100 {
+        let client = connect(&server).await;
+        assert_echoes(&client).await;
+    }
+    let after = settled(before).await;
+    assert!(after <= before, "{before} open files have become {after}");
+    within("the end of the server", server.shutdown()).await;
+}
+
+/// How many files are open when there are no more than `expected`, or when they no longer change.
+async fn settled(expected: usize) -> usize {
+    let mut last = open_files();
+    let mut unchanged = 0;
+    while (last > expected || expected == usize::MAX) && unchanged < 40 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let now = open_files();
+        unchanged = if now == last { unchanged + 1 } else { 0 };
+        last = now;
+    }
+    last
+}

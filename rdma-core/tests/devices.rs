@@ -198,3 +198,15 @@ fn sizes_above_the_devices_limits_are_errors_of_the_verb_with_a_hint() {
     assert!(domain.allocate(0).is_err());
     assert!(domain.allocate(isize::MAX as usize).is_err());
 }
+
+#[test]
+fn an_endpoint_that_cannot_be_is_not_connected_to() {
+    let domain = context().protection_domain().unwrap();
+    let prepared = domain.queue_pair().build().unwrap();
+    let remote = rdma_core::Endpoint {
+        queue_pair: 1 << 24,
+        ..prepared.endpoint()
+    };
+    let error = prepared.connect(&remote, &Default::default()).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
+}

@@ -2,6 +2,9 @@
 //!
 //! Every access is a relaxed atomic of a byte or an aligned eight-byte word, so that a concurrent
 //! write, by whatever hardware or thread, is a race on values and never undefined behaviour.
+//!
+//! Accesses of the two sizes may meet at one place. Rust's memory model, which is that of C++, does
+//! not define this for two threads that race; LLVM's does, byte by byte, and so do processors.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 

@@ -14,6 +14,17 @@ use crate::ffi::{Exposed, RegionHandle, Span};
 /// It derefs to `[u8]`. Posting moves it into the request, and it comes back with the completion.
 /// Obtained from [`ProtectionDomain::allocate`](crate::ProtectionDomain::allocate), zeroed; freed,
 /// after its deregistration, when the last part of it is dropped.
+///
+/// While the device has it, nobody else has:
+///
+/// ```compile_fail,E0382
+/// # use rdma_core::{Buffer, Result, SendQueue, SendRequest};
+/// # fn example(buffer: Buffer, mut queue: SendQueue<Buffer>) -> Result<()> {
+/// queue.post(SendRequest::send(buffer))?;
+/// println!("{}", buffer[0]);
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "ibv_mr")]
 pub struct Buffer {
     span: Span,
@@ -142,6 +153,23 @@ impl Gather for Buffer {
 impl Scatter for Buffer {}
 
 /// Registered memory that nobody writes any more; clones share it.
+///
+/// It is the source of sends and writes, and never the destination of a read or a receive:
+///
+/// ```compile_fail,E0277
+/// # use rdma_core::{FrozenBuffer, RemoteMemory, SendRequest};
+/// # fn example(frozen: FrozenBuffer, remote: RemoteMemory) {
+/// let request = SendRequest::read(frozen, remote);
+/// # }
+/// ```
+///
+/// Nor does this process write to it:
+///
+/// ```compile_fail,E0594
+/// # fn example(mut frozen: rdma_core::FrozenBuffer) {
+/// frozen[0] = 1;
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct FrozenBuffer {
     buffer: Arc<Buffer>,

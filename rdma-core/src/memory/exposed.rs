@@ -16,6 +16,12 @@ use crate::ffi::Exposed;
 /// byte (each aligned eight bytes) an atomic of its own. Clones and parts share the memory. The same
 /// memory can be the local side of any number of requests at once.
 ///
+/// ```compile_fail,E0608
+/// # fn example(exposed: rdma_core::ExposedMemory) {
+/// println!("{}", exposed[0]);
+/// # }
+/// ```
+///
 /// The grant ends at the device, with [`Self::revoke`] or when the last clone is dropped: a peer
 /// that comes later gets a remote access error.
 #[derive(Debug, Clone)]
@@ -45,7 +51,7 @@ impl ExposedMemory {
         self.range.is_empty()
     }
 
-    /// What peers may do.
+    /// What the device lets peers do, and, as every grant does, itself.
     pub fn access(&self) -> AccessFlags {
         self.access
     }

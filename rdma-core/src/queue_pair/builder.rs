@@ -180,6 +180,18 @@ impl QueuePairBuilder {
 }
 
 /// A queue pair that is not connected yet (INIT): receives can be posted to it, sends cannot.
+///
+/// ```
+/// # fn example(prepared: rdma_core::PreparedQueuePair) {
+/// let queue = prepared.receive_queue::<rdma_core::Buffer>();
+/// # }
+/// ```
+///
+/// ```compile_fail,E0599
+/// # fn example(prepared: rdma_core::PreparedQueuePair) {
+/// let queue = prepared.send_queue::<rdma_core::Buffer>();
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct PreparedQueuePair {
     handle: Arc<QueuePairHandle>,
@@ -217,8 +229,8 @@ impl PreparedQueuePair {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for options out of range, and the verb's, for example without a
-    /// route to the peer's GID.
+    /// [`Error::InvalidArgument`] for options out of range or an endpoint that cannot be, and the
+    /// verb's, for example without a route to the peer's GID.
     #[doc(alias = "ibv_modify_qp")]
     pub fn connect(self, remote: &Endpoint, options: &ConnectOptions) -> Result<QueuePair> {
         to_ready(&self.handle, &self.address, &self.local, remote, options)?;

@@ -12,7 +12,16 @@ use crate::memory::{Gather, Scatter};
 const MAX_SLOTS: u32 = 1 << 16;
 
 /// A slot of a concurrent queue, for one request. Dropping it unused loses the slot to the queue:
-/// give it back with `cancel`.
+/// give it back with `cancel`. It is for one request:
+///
+/// ```compile_fail,E0382
+/// # use rdma_core::{Buffer, ConcurrentSendQueue, ReservedSlot, Result, SendRequest};
+/// # fn example(queue: ConcurrentSendQueue<Buffer>, slot: ReservedSlot, one: Buffer, two: Buffer) -> Result<()> {
+/// queue.post(slot, SendRequest::send(one))?;
+/// queue.post(slot, SendRequest::send(two))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a reserved slot is lost to the queue unless it is posted or cancelled"]
 pub struct ReservedSlot(Reserved);

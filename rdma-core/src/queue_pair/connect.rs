@@ -146,6 +146,7 @@ pub(super) fn to_ready(
     options: &ConnectOptions,
 ) -> Result<()> {
     options.checked()?;
+    remote.checked()?;
     let mut attributes = empty_attributes();
     attributes.qp_state = state::IBV_QPS_RTR;
     attributes.path_mtu = options.mtu.unwrap_or(local.mtu.min(remote.mtu)).to_raw();

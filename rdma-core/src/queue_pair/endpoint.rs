@@ -25,6 +25,9 @@ pub struct Endpoint {
 
 const LOW_24: u32 = 0x00ff_ffff;
 
+/// How errors name it.
+const WHAT: &str = "endpoint of the peer";
+
 impl Endpoint {
     /// How many bytes [`Self::to_bytes`] gives.
     pub const ENCODED_LEN: usize = 29;
@@ -50,26 +53,30 @@ impl Endpoint {
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self> {
         let number =
             |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let refuse = |reason: &str| Error::invalid("endpoint of the peer", reason);
-        let (queue_pair, packet_sequence) = (number(0), number(4));
-        if queue_pair > LOW_24 || packet_sequence > LOW_24 {
-            return Err(refuse(
-                "queue pair and packet sequence numbers have 24 bits",
-            ));
-        }
         let mtu = Mtu::ALL
             .into_iter()
             .find(|&mtu| mtu as u8 == bytes[26])
-            .ok_or_else(|| refuse("there is no such path MTU"))?;
-        Ok(Self {
-            queue_pair,
-            packet_sequence,
+            .ok_or_else(|| Error::invalid(WHAT, "there is no such path MTU"))?;
+        let endpoint = Self {
+            queue_pair: number(0),
+            packet_sequence: number(4),
             gid: Gid(bytes[8..24].try_into().expect("sixteen bytes")),
             lid: u16::from_be_bytes(bytes[24..26].try_into().expect("two bytes")),
             mtu,
             incoming_reads: bytes[27],
             outgoing_reads: bytes[28],
-        })
+        };
+        endpoint.checked()?;
+        Ok(endpoint)
+    }
+
+    /// Checks what the types leave open; it may come from anywhere.
+    pub(super) fn checked(&self) -> Result<()> {
+        if self.queue_pair > LOW_24 || self.packet_sequence > LOW_24 {
+            let reason = "queue pair and packet sequence numbers have 24 bits";
+            return Err(Error::invalid(WHAT, reason));
+        }
+        Ok(())
     }
 
     /// A first packet sequence number that a late packet of an earlier connection will not hit.

@@ -5,6 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use common::{Pair, carry_out, completion, context, impatient, nobody, pattern, succeed};
 use rdma_core::{
@@ -98,7 +99,7 @@ fn announced() {
     sends
         .post(SendRequest::write((), exposed.remote()))
         .unwrap();
-    assert!(channel.wait(None).unwrap());
+    assert!(channel.wait(Some(Duration::from_secs(60))).unwrap());
     assert_eq!(channel.drain(|id| assert_eq!(id, queue.id())), Ok(1));
     succeed(&queue);
 }

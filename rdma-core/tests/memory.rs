@@ -54,6 +54,36 @@ fn a_shared_buffer_has_many_readers_or_one_writer() {
 }
 
 #[test]
+fn claims_of_many_threads_exclude_the_writer() {
+    let domain = context().protection_domain().unwrap();
+    let mut shared = SharedBuffer::new(domain.allocate(256).unwrap());
+    let readers: Vec<_> = (0..3)
+        .map(|_| {
+            let (claims, received) = std::sync::mpsc::channel::<ReadClaim>();
+            let reader = std::thread::spawn(move || {
+                for claim in received {
+                    assert!(claim.iter().all(|&byte| byte == claim[0]), "nobody writes");
+                }
+            });
+            (claims, reader)
+        })
+        .collect();
+    for value in 0..=255 {
+        let mut writer = common::eventually("the readers' end", || shared.try_write(..).ok());
+        writer.fill(value);
+        drop(writer);
+        for (claims, _) in &readers {
+            claims.send(shared.try_read(..).unwrap()).unwrap();
+        }
+    }
+    for (claims, reader) in readers {
+        drop(claims);
+        reader.join().unwrap();
+    }
+    assert!(shared.is_unclaimed());
+}
+
+#[test]
 fn a_claim_in_flight_holds_and_comes_back() {
     let pair = Pair::new();
     let mut shared = SharedBuffer::new(pattern(&pair.domain, 64, 1));

@@ -266,7 +266,6 @@ fn a_read_cannot_be_inline() {
     let mut forged = pair.domain.allocate(16).unwrap();
     forged[..8].copy_from_slice(&(victim.as_ptr() as u64).to_ne_bytes());
     forged[8..12].copy_from_slice(&16_u32.to_ne_bytes());
-    // Regions are numbered one after the other: this finds the key without asking for it.
     let mut sends = pair.left.send_queue();
     let request = SendRequest::read(forged, source.remote()).inline();
     let refused = sends.post(request).unwrap_err();

@@ -122,15 +122,20 @@ fn measure(
     let mut rows = Vec::new();
     for &size in &plan.sizes {
         let measured = connection.measure(size, control)?;
-        let own = match &measured {
-            Measured::Bandwidth(own) => Some(own.clone()),
-            _ => None,
-        };
-        let theirs = control.finish(own)?;
-        let shown = match (measured, theirs) {
+        let shown = match measured {
             // What the client measured of a one-sided operation is the server's result too.
-            (Measured::Nothing, Some(theirs)) => Measured::Bandwidth(theirs),
-            (measured, _) => measured,
+            Measured::Nothing => match control.attend()? {
+                Some(theirs) => Measured::Bandwidth(theirs),
+                None => Measured::Nothing,
+            },
+            Measured::Bandwidth(own) => {
+                control.finish(Some(own.clone()))?;
+                Measured::Bandwidth(own)
+            }
+            latency @ Measured::Latency(_) => {
+                control.finish(None)?;
+                latency
+            }
         };
         print(&shown, size, style, out).map_err(Error::output(printing))?;
         rows.extend(json::row(&shown, size, style.units));

@@ -1,1 +1,19 @@
-//! Runs of this program and of perftest in turns.
+//! This program and perftest in turns, on one device, in one run.
+//!
+//! The two ends of either are two processes on two processors. What both measure is the same: size,
+//! number of messages, queue depth, signaling, polling, MTU, GID index, inline data. Each pair of
+//! runs gives a ratio; the median of the ratios decides, so that what changes on the machine
+//! between two pairs does not.
+
+mod case;
+mod ends;
+mod outcome;
+mod program;
+mod run;
+mod table;
+
+pub use case::{Case, Effort};
+pub use outcome::{Comparison, Goal, Pair};
+pub use program::{Network, Perftest, Program};
+pub use run::compare;
+pub use table::{heading, line};

@@ -83,15 +83,7 @@ impl Control {
         self.receive_within(Some(self.timeout))
     }
 
-    /// Like [`Self::receive`], for as long as the other end lives: it is measuring.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::receive`].
-    pub fn receive_when_done(&mut self) -> Result<Message> {
-        self.receive_within(None)
-    }
-
+    /// Without a limit, as long as the other end lives.
     fn receive_within(&mut self, limit: Option<Duration>) -> Result<Message> {
         self.stream.set_read_timeout(limit).map_err(lost)?;
         let result = self.receive_body();
@@ -171,7 +163,22 @@ impl Control {
     /// As [`Self::send`] and [`Self::receive`].
     pub fn finish(&mut self, own: Option<Bandwidth>) -> Result<Option<Bandwidth>> {
         self.send(&Message::Finished(own))?;
-        match self.receive_when_done()? {
+        self.await_finish()
+    }
+
+    /// Waits until the other end has measured, and gets what: for an end that measures nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`] and [`Self::receive`].
+    pub fn attend(&mut self) -> Result<Option<Bandwidth>> {
+        let theirs = self.await_finish()?;
+        self.send(&Message::Finished(None))?;
+        Ok(theirs)
+    }
+
+    fn await_finish(&mut self) -> Result<Option<Bandwidth>> {
+        match self.receive_within(None)? {
             Message::Finished(theirs) => Ok(theirs),
             other => Err(unexpected("the end of the test", &other)),
         }

@@ -18,8 +18,6 @@ pub struct Watch {
     idle_since: Option<Instant>,
     /// When the connection was looked at last.
     looked: Instant,
-    /// When the other end was first seen to have said something.
-    spoken: Option<Instant>,
 }
 
 impl Watch {
@@ -27,8 +25,8 @@ impl Watch {
     const POLLS: u32 = 1 << 10;
     /// The time between two looks at the connection.
     const PAUSE: Duration = Duration::from_millis(20);
-    /// How long to go on once the other end has said that it is done: its last message may still
-    /// be on its way.
+    /// How long nothing may come once the other end has said that it is done: its last message may
+    /// still be on its way.
     const GRACE: Duration = Duration::from_secs(2);
 
     pub(super) fn new(stream: &TcpStream, limit: Duration, ends_with_peer: bool) -> Result<Self> {
@@ -43,7 +41,6 @@ impl Watch {
             polls: 0,
             idle_since: None,
             looked: Instant::now(),
-            spoken: None,
         })
     }
 
@@ -84,7 +81,7 @@ impl Watch {
                 if self.ends_with_peer {
                     return Ok(true);
                 }
-                if now - *self.spoken.get_or_insert(now) > Self::GRACE {
+                if idle > Self::GRACE {
                     return Err(Error::TimedOut {
                         what: "message or completion after the peer was done",
                         limit: Self::GRACE,

@@ -1,0 +1,125 @@
+//! What is compared.
+
+use std::fmt;
+
+use crate::plan::Settings;
+use crate::test::{Metric, Test, Verb};
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// A few sizes and short runs: minutes, on emulated processors too.
+    Quick,
+    /// Every size, and runs long enough to judge by.
+    Full,
+}
+
+impl Effort {
+    /// The fewest pairs of runs for each case.
+    pub fn pairs(self) -> usize {
+        match self {
+            Self::Quick => 3,
+            Self::Full => 5,
+        }
+    }
+
+    /// The most, while the ratios of the pairs differ.
+    pub fn most_pairs(self) -> usize {
+        match self {
+            Self::Quick => 3,
+            Self::Full => 15,
+        }
+    }
+
+    fn sizes(self) -> Vec<usize> {
+        match self {
+            Self::Quick => Case::JUDGED.to_vec(),
+            Self::Full => (1..=20).map(|exponent| 1 << exponent).collect(),
+        }
+    }
+
+    /// How many messages of this size to measure.
+    fn iterations(self, metric: Metric, size: usize) -> usize {
+        let most = match metric {
+            Metric::Latency => 1000,
+            Metric::Bandwidth => 4000,
+        };
+        // About as many bytes for every size, once these matter more than the messages.
+        let quick = ((24 << 20) / (size + 4096)).clamp(20, most);
+        match self {
+            Self::Quick => quick,
+            Self::Full => quick * 4,
+        }
+    }
+}
+
+/// A test of messages of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Case {
+    /// The test.
+    pub test: Test,
+    /// The size in bytes.
+    pub size: usize,
+    /// How many messages.
+    pub iterations: usize,
+}
+
+impl Case {
+    /// The sizes with a goal.
+    pub const JUDGED: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
+
+    /// Every case.
+    pub fn all(effort: Effort) -> Vec<Self> {
+        let mut cases = Vec::new();
+        for verb in [Verb::Send, Verb::Write, Verb::Read, Verb::FetchAndAdd] {
+            for metric in [Metric::Latency, Metric::Bandwidth] {
+                let sizes = if verb.is_atomic() {
+                    vec![8]
+                } else {
+                    effort.sizes()
+                };
+                cases.extend(sizes.into_iter().map(|size| Self {
+                    test: Test { verb, metric },
+                    size,
+                    iterations: effort.iterations(metric, size),
+                }));
+            }
+        }
+        cases
+    }
+
+    /// Whether there is a goal for it.
+    pub fn is_judged(&self) -> bool {
+        Self::JUDGED.contains(&self.size)
+    }
+
+    /// The depth and the signaling of both programs.
+    pub(super) fn settings(&self) -> Settings {
+        let moderation = if self.size > 8192 { 1 } else { 100 };
+        Settings {
+            cq_moderation: Some(moderation.min(self.iterations)),
+            ..Settings::default()
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{}", self.test, self.size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quick_cases_are_the_judged_ones() {
+        let quick = Case::all(Effort::Quick);
+        assert_eq!(quick.len(), 26);
+        assert!(quick.iter().all(Case::is_judged));
+        assert!(quick.iter().all(|case| case.iterations >= 20));
+        let judged = |case: &&Case| case.is_judged();
+        assert_eq!(Case::all(Effort::Full).iter().filter(judged).count(), 26);
+    }
+}

@@ -1,0 +1,231 @@
+//! The programs that are compared, and how they are called.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::Case;
+use crate::error::{Error, Result};
+use crate::statistics::Bandwidth;
+use crate::test::{Metric, Verb};
+
+/// The device and the address on it, the same for both programs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    /// The device's name.
+    pub device: String,
+    /// Its port.
+    pub port: u8,
+    /// The GID index.
+    pub gid_index: u32,
+    /// The path MTU in bytes.
+    pub mtu: usize,
+}
+
+/// Perftest as it is installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Perftest {
+    /// What it says that its version is.
+    pub version: String,
+}
+
+impl Perftest {
+    const PROGRAMS: [&'static str; 8] = [
+        "ib_send_lat",
+        "ib_send_bw",
+        "ib_write_lat",
+        "ib_write_bw",
+        "ib_read_lat",
+        "ib_read_bw",
+        "ib_atomic_lat",
+        "ib_atomic_bw",
+    ];
+
+    /// It, if all of it is in the path.
+    pub fn find() -> Option<Self> {
+        Self::PROGRAMS.iter().all(|name| in_path(name)).then(|| {
+            let asked = Command::new(Self::PROGRAMS[0])
+                .arg("-V")
+                .stdin(Stdio::null())
+                .output();
+            let told = asked.map(|output| output.stdout).unwrap_or_default();
+            let version = String::from_utf8_lossy(&told).trim().to_owned();
+            Self { version }
+        })
+    }
+}
+
+/// Whether a program of this name can be called.
+pub(super) fn in_path(name: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join(name).is_file())
+}
+
+/// A program that measures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// `rdma-bench`, at this path.
+    Ours(PathBuf),
+    /// The C program of the test.
+    Perftest,
+}
+
+/// What a program measured.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Reading {
+    /// Microseconds, or messages each second.
+    pub(super) figure: f64,
+    /// The program's own document, if it writes one.
+    pub(super) document: Option<Value>,
+}
+
+impl Program {
+    /// Its name for a test.
+    pub(super) fn name(&self, case: &Case) -> String {
+        match self {
+            Self::Ours(_) => format!("rdma-bench {}", case.test),
+            Self::Perftest => case.test.perftest_program(),
+        }
+    }
+
+    /// The words that start either end.
+    pub(super) fn words(&self, case: &Case, network: &Network, port: u16) -> Vec<OsString> {
+        let mut words: Vec<OsString> = match self {
+            Self::Ours(path) => vec![path.into(), case.test.to_string().into()],
+            Self::Perftest => vec![case.test.perftest_program().into(), "-F".into()],
+        };
+        let mut option = |name: &str, value: String| words.extend([name.into(), value.into()]);
+        option("-d", network.device.clone());
+        option("-i", network.port.to_string());
+        option("-x", network.gid_index.to_string());
+        option("-m", network.mtu.to_string());
+        option("-p", port.to_string());
+        option("-n", case.iterations.to_string());
+        if !case.test.verb.is_atomic() {
+            option("-s", case.size.to_string());
+        }
+        if matches!(case.test.verb, Verb::Send | Verb::Write) {
+            option("-I", "0".into());
+        }
+        if case.test.metric == Metric::Bandwidth {
+            let settings = case.settings();
+            option("-t", settings.tx_depth.to_string());
+            option("-Q", settings.cq_moderation.unwrap_or(1).to_string());
+            // No timestamp for each message: how long one takes is not the device's matter.
+            words.push("-N".into());
+        }
+        words
+    }
+
+    /// What the client gets besides: the host, and where to write its document.
+    pub(super) fn client_words(&self, document: &Path) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["127.0.0.1".into()];
+        if let Self::Ours(_) = self {
+            words.extend(["--out_json", "--out_json_file"].map(OsString::from));
+            words.push(document.into());
+        }
+        words
+    }
+
+    /// What the client measured, from what it printed or wrote.
+    pub(super) fn read(&self, case: &Case, printed: &str, document: &Path) -> Result<Reading> {
+        let refuse = |reason: String| Error::Program {
+            program: self.name(case),
+            reason,
+        };
+        match self {
+            Self::Perftest => {
+                let figure = figure(case, printed)
+                    .ok_or_else(|| refuse(format!("no result in what it printed:\n{printed}")))?;
+                Ok(Reading {
+                    figure,
+                    document: None,
+                })
+            }
+            Self::Ours(_) => {
+                let text = fs::read_to_string(document)
+                    .map_err(|error| refuse(format!("{}: {error}", document.display())))?;
+                let document: Value = serde_json::from_str(&text)
+                    .map_err(|error| refuse(format!("its document: {error}")))?;
+                let results = &document["results"];
+                let figure = match case.test.metric {
+                    Metric::Latency => results["t_typical"].as_f64(),
+                    Metric::Bandwidth => results["MsgRate"].as_f64().map(|rate| rate * 1e6),
+                };
+                Ok(Reading {
+                    figure: figure.ok_or_else(|| refuse("no result in its document".into()))?,
+                    document: Some(document),
+                })
+            }
+        }
+    }
+}
+
+/// The typical latency, or the average message rate, of perftest's line for the size. None when it
+/// is not a number: perftest could not find out the processor's frequency.
+fn figure(case: &Case, printed: &str) -> Option<f64> {
+    let columns = printed.lines().rev().find_map(|line| {
+        let columns: Option<Vec<f64>> = line
+            .split_whitespace()
+            .map(|word| word.parse().ok())
+            .collect();
+        columns.filter(|columns| columns.first() == Some(&(case.size as f64)))
+    })?;
+    let figure = match case.test.metric {
+        Metric::Latency => *columns.get(4)?,
+        // The column with more digits.
+        Metric::Bandwidth if case.size >= 4096 => {
+            *columns.get(3)? / Bandwidth::mebibytes(1.0, case.size)
+        }
+        Metric::Bandwidth => *columns.get(4)? * 1e6,
+    };
+    (figure.is_finite() && figure > 0.0).then_some(figure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test::Test;
+
+    fn case(verb: Verb, metric: Metric, size: usize) -> Case {
+        Case {
+            test: Test { verb, metric },
+            size,
+            iterations: 1000,
+        }
+    }
+
+    #[test]
+    fn perftests_lines_are_read() {
+        let lines = " #bytes #iterations    t_min[usec] \n 8       200          9.78           247.11       10.10    \t       12.48       \t11.83  \t\t159.45  \t\t247.11 \n-----\n";
+        let latency = case(Verb::Send, Metric::Latency, 8);
+        assert_eq!(figure(&latency, lines), Some(10.10));
+        let line = " 8          5000             0.41               0.18   \t\t   0.023241\n";
+        let rate = figure(&case(Verb::Send, Metric::Bandwidth, 8), line);
+        assert!((rate.unwrap() - 23241.0).abs() < 1e-6);
+        let line = " 1048576    128              95.30              79.42  \t\t   0.000079\n";
+        let rate = figure(&case(Verb::Write, Metric::Bandwidth, 1 << 20), line);
+        assert_eq!(rate, Some(79.42));
+        let unknown = " 8       200          inf            inf          inf      \t       inf         \t-nan   \t\tinf     \t\tinf    ";
+        assert_eq!(figure(&latency, unknown), None);
+    }
+
+    #[test]
+    fn both_programs_get_the_same_options() {
+        let network = Network {
+            device: "rxe_0".into(),
+            port: 1,
+            gid_index: 1,
+            mtu: 4096,
+        };
+        let case = case(Verb::Write, Metric::Bandwidth, 8);
+        let words = |program: Program| program.words(&case, &network, 20000)[2..].to_vec();
+        let ours = words(Program::Ours("rdma-bench".into()));
+        assert_eq!(ours, words(Program::Perftest));
+        assert!(ours.contains(&"-Q".into()) && ours.contains(&"-I".into()));
+    }
+}

@@ -1,0 +1,90 @@
+//! Running the two programs in turns.
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::process;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::ends::{free_port, run};
+use super::outcome::{Comparison, Pair};
+use super::program::{Network, Program, Reading};
+use super::{Case, Effort};
+use crate::error::Result;
+
+/// How long a run may take.
+const LIMIT: Duration = Duration::from_secs(180);
+/// How often a run is tried: perftest now and then does not find out the processor's frequency.
+const TRIES: usize = 3;
+
+/// Compares a case: `ours`, then `peer` if there is one, and so on.
+///
+/// # Errors
+///
+/// [`crate::Error::Program`] when a run fails in every try.
+pub fn compare(
+    case: Case,
+    network: &Network,
+    (ours, peer): (&Program, Option<&Program>),
+    effort: Effort,
+) -> Result<Comparison> {
+    let mut comparison = Comparison {
+        case,
+        pairs: Vec::new(),
+    };
+    for number in 0..effort.most_pairs() {
+        if number >= effort.pairs() && comparison.is_settled() {
+            break;
+        }
+        let own = measure(ours, &case, network)?;
+        let theirs = match peer {
+            Some(peer) => Some(measure(peer, &case, network)?.figure),
+            None => None,
+        };
+        comparison.pairs.push(Pair {
+            ours: own.figure,
+            perftest: theirs,
+            document: own.document.unwrap_or(Value::Null),
+        });
+    }
+    Ok(comparison)
+}
+
+fn measure(program: &Program, case: &Case, network: &Network) -> Result<Reading> {
+    let mut outcome = once(program, case, network);
+    for _ in 1..TRIES {
+        if matches!(program, Program::Ours(_)) || outcome.is_ok() {
+            break;
+        }
+        outcome = once(program, case, network);
+    }
+    outcome
+}
+
+fn once(program: &Program, case: &Case, network: &Network) -> Result<Reading> {
+    let port = free_port()?;
+    let file = Scratch::new(port);
+    let words = program.words(case, network, port);
+    let client = program.client_words(&file.0);
+    let printed = run(&words, &client, port, &program.name(case), LIMIT)?;
+    program.read(case, &printed, &file.0)
+}
+
+/// A file that is gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(number: u16) -> Self {
+        let name = format!("rdma-bench-{}-{number}.json", process::id());
+        Self(env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // It is not there if the run failed.
+        let _ = fs::remove_file(&self.0);
+    }
+}

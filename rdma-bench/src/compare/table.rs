@@ -1,0 +1,65 @@
+//! Comparisons as lines of a table.
+
+use super::outcome::{Comparison, Goal};
+use crate::statistics::Bandwidth;
+use crate::test::Metric;
+
+/// The heads of the columns.
+pub fn heading() -> String {
+    format!(
+        "{:<12}{:>9}{:>7}  {:<7}{:>12}{:>12}{:>9}  {:<14}{:>6}  {}",
+        "test", "bytes", "iters", "unit", "ours", "perftest", "ratio", "min..max", "pairs", "goal"
+    )
+}
+
+/// The line of a comparison.
+pub fn line(comparison: &Comparison) -> String {
+    let case = &comparison.case;
+    let (unit, factor) = match case.test.metric {
+        Metric::Latency => ("usec", 1.0),
+        Metric::Bandwidth if case.size >= 4096 => ("MiB/s", Bandwidth::mebibytes(1.0, case.size)),
+        Metric::Bandwidth => ("kmsg/s", 1e-3),
+    };
+    let figure = |value: f64| format!("{:.2}", value * factor);
+    let theirs = comparison.perftest().map_or("-".into(), figure);
+    let (ratio, spread) = match comparison.ratio() {
+        Some((ratio, least, most)) => (format!("{ratio:.3}"), format!("{least:.2}..{most:.2}")),
+        None => ("-".into(), "-".into()),
+    };
+    let goal = match (comparison.is_met(), Goal::of(case.test.metric)) {
+        (None, _) => String::new(),
+        (Some(met), Goal::AtMost(most)) => format!("<= {most:.2} {}", verdict(met)),
+        (Some(met), Goal::AtLeast(least)) => format!(">= {least:.2} {}", verdict(met)),
+    };
+    let line = format!(
+        "{:<12}{:>9}{:>7}  {unit:<7}{:>12}{theirs:>12}{ratio:>9}  {spread:<14}{:>6}  {goal}",
+        case.test.to_string(),
+        case.size,
+        case.iterations,
+        figure(comparison.ours()),
+        comparison.pairs.len(),
+    );
+    line.trim_end().to_owned()
+}
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "MISSED" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outcome::tests::comparison;
+    use super::*;
+
+    #[test]
+    fn lines_stand_under_the_heads() {
+        let pairs = [(10.0, 10.0), (30.0, 10.0), (10.5, 10.0)];
+        let line = line(&comparison(Metric::Latency, &pairs));
+        assert_eq!(
+            format!("{}\n{line}", heading()),
+            "\
+test            bytes  iters  unit           ours    perftest    ratio  min..max       pairs  goal
+send_lat            8   1000  usec          10.50       10.00    1.050  1.00..3.00         3  <= 1.10 met"
+        );
+    }
+}

@@ -1,0 +1,313 @@
+//! The program as two processes on an RDMA device: the one that `RDMA_DEVICE` selects, or the first
+//! usable one. Without any these tests fail.
+
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A run of the program, killed when it takes too long or the test fails.
+struct Run(Option<Child>);
+
+impl Run {
+    fn start(words: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-bench"));
+        command.args(words).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(Some(command.spawn().expect("the program starts")))
+    }
+
+    /// Its output, once it has ended by itself.
+    fn finish(mut self) -> Output {
+        let child = self.0.as_mut().expect("it runs");
+        let mut pipes = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let printed = thread::spawn(move || {
+            let (mut out, mut err) = (Vec::new(), Vec::new());
+            pipes.0.read_to_end(&mut out).unwrap();
+            pipes.1.read_to_end(&mut err).unwrap();
+            (out, err)
+        });
+        let deadline = Instant::now() + LIMIT;
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "it did not end in {LIMIT:?}");
+            thread::sleep(Duration::from_millis(10));
+        };
+        let (stdout, stderr) = printed.join().unwrap();
+        Output {
+            status,
+            stdout,
+            stderr,
+        }
+    }
+
+    fn kill(mut self) {
+        let mut child = self.0.take().expect("it runs");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // It may have ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn free_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs both ends with these words and returns what server and client printed.
+fn both(words: &str) -> [String; 2] {
+    both_with(words, &[])
+}
+
+/// Like [`both`], with more words for the client.
+fn both_with(words: &str, client_words: &[&str]) -> [String; 2] {
+    let port = free_port();
+    let mut words: Vec<&str> = words.split_whitespace().collect();
+    words.extend(["-p", &port]);
+    let server = Run::start(&words);
+    words.extend(client_words);
+    words.push("127.0.0.1");
+    let client = Run::start(&words);
+    [server, client].map(|run| {
+        let output = run.finish();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{words:?}:\n{out}{err}");
+        out
+    })
+}
+
+/// The lines of figures: for each size, the columns.
+fn figures(printed: &str) -> Vec<Vec<f64>> {
+    let columns = |line: &str| -> Option<Vec<f64>> {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let numbers = columns.iter().map(|word| word.parse().ok());
+        numbers.collect::<Option<_>>().filter(|_| columns.len() > 3)
+    };
+    printed.lines().filter_map(columns).collect()
+}
+
+/// Runs a latency test and checks what both ends say.
+fn latency(words: &str, size: f64, at_server: bool) {
+    let [server, client] = both(&format!("{words} -n 20"));
+    assert!(client.contains(" t_typical[usec] "), "{client}");
+    let lines = figures(&client);
+    assert_eq!(lines.len(), 1, "{client}");
+    let [bytes, count, min, max, typical, average, _, p99, p999] = lines[0][..] else {
+        panic!("{client}");
+    };
+    assert_eq!((bytes, count), (size, 20.0), "{client}");
+    assert!(min > 0.0 && min <= typical && typical <= max, "{client}");
+    assert!(min <= average && average <= max, "{client}");
+    assert!(p99 <= p999 && p999 <= max, "{client}");
+    assert_eq!(figures(&server).len(), usize::from(at_server), "{server}");
+}
+
+/// Runs a bandwidth test and checks what both ends say.
+fn bandwidth(words: &str, size: f64) {
+    let ends = both(&format!("{words} -n 300"));
+    for printed in &ends {
+        let lines = figures(printed);
+        assert_eq!(lines.len(), 1, "{printed}");
+        let [bytes, count, peak, average, rate] = lines[0][..] else {
+            panic!("{printed}");
+        };
+        assert_eq!((bytes, count), (size, 300.0), "{printed}");
+        let expected = rate * 1e6 * size / f64::from(1 << 20);
+        assert!(
+            (average - expected).abs() <= 0.01 + expected * 0.01,
+            "{printed}"
+        );
+        assert!(peak == 0.0 || peak >= average - 0.01, "{printed}");
+    }
+    let peak = figures(&ends[1])[0][2];
+    assert!(peak > 0.0, "{}", ends[1]);
+}
+
+#[test]
+fn send_latency() {
+    latency("send_lat -s 8", 8.0, true);
+    latency("send_lat -s 64K", 65536.0, true);
+    latency("send_lat -s 8 -e", 8.0, true);
+}
+
+#[test]
+fn write_latency() {
+    latency("write_lat -s 8", 8.0, true);
+    latency("write_lat -s 64K", 65536.0, true);
+    latency("write_lat -s 8 -I 64", 8.0, true);
+}
+
+#[test]
+fn read_latency() {
+    latency("read_lat -s 8", 8.0, false);
+    latency("read_lat -s 4K -m 1024 -e", 4096.0, false);
+}
+
+#[test]
+fn atomic_latency() {
+    latency("atomic_lat", 8.0, false);
+    latency("atomic_lat -A CMP_AND_SWAP", 8.0, false);
+}
+
+#[test]
+fn send_bandwidth() {
+    bandwidth("send_bw -s 512", 512.0);
+    bandwidth("send_bw -s 4096 -r 16 -e", 4096.0);
+}
+
+#[test]
+fn write_bandwidth() {
+    bandwidth("write_bw -s 512", 512.0);
+    bandwidth("write_bw -s 8192 -t 16 -Q 4", 8192.0);
+}
+
+#[test]
+fn read_bandwidth() {
+    bandwidth("read_bw -s 512", 512.0);
+    bandwidth("read_bw -s 8192 -o 4", 8192.0);
+}
+
+#[test]
+fn atomic_bandwidth() {
+    bandwidth("atomic_bw", 8.0);
+    bandwidth("atomic_bw -A CMP_AND_SWAP", 8.0);
+}
+
+#[test]
+fn every_size() {
+    let [_, client] = both("write_lat -a -n 5");
+    let sizes: Vec<f64> = figures(&client).iter().map(|line| line[0]).collect();
+    let expected: Vec<f64> = (1..=23).map(|power| f64::from(1 << power)).collect();
+    assert_eq!(sizes, expected, "{client}");
+}
+
+#[test]
+fn a_certain_time() {
+    let words = ["send_lat", "write_lat", "read_lat", "send_bw", "write_bw"];
+    for word in words {
+        let [_, client] = both(&format!("{word} -s 8 -D 1"));
+        let lines = figures(&client);
+        assert!(lines.len() == 1 && lines[0][1] > 5.0, "{word}: {client}");
+    }
+}
+
+#[test]
+fn samples_and_json() {
+    let path = env::temp_dir().join(format!("rdma-bench-test-{}.json", std::process::id()));
+    let name = path.to_str().unwrap();
+    let json = ["--out_json", "--out_json_file", name];
+    let [_, client] = both_with("read_lat -s 8 -n 20 -U", &json);
+    assert!(client.contains("#, usec\n1, "), "{client}");
+    assert!(client.contains("\n19, "), "{client}");
+    let document = fs::read_to_string(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+    assert_eq!(document["test_info"]["test"], "RDMA_Read_Latency_Test");
+    let results = &document["results"];
+    assert_eq!(results["n_iterations"], 20);
+    assert_eq!(results["samples"].as_array().unwrap().len(), 19);
+    assert!(results["t_typical"].as_f64().unwrap() > 0.0);
+}
+
+/// Starts a test that goes on for long, kills one end and returns what the other one says.
+fn survivor(test: &str, server_dies: bool) -> String {
+    let port = free_port();
+    let words = [test, "-D", "100", "-s", "8", "-p", &port, "127.0.0.1"];
+    let server = Run::start(&words[..7]);
+    let client = Run::start(&words);
+    thread::sleep(Duration::from_secs(2));
+    let (dies, lives) = if server_dies {
+        (server, client)
+    } else {
+        (client, server)
+    };
+    dies.kill();
+    let killed = Instant::now();
+    let output = lives.finish();
+    let said = text(&output.stderr);
+    assert!(!output.status.success(), "{test}: {said}");
+    assert!(killed.elapsed() < Duration::from_secs(30), "{test}: {said}");
+    assert!(said.starts_with("rdma-bench: "), "{test}: {said}");
+    said
+}
+
+#[test]
+fn a_peer_that_dies_ends_the_other() {
+    for test in ["send_lat", "write_lat", "send_bw", "write_bw", "read_lat"] {
+        for server_dies in [false, true] {
+            let said = survivor(test, server_dies);
+            assert!(
+                said.contains("the peer closed the connection") || said.contains("retry count"),
+                "{test}: {said}"
+            );
+        }
+    }
+}
+
+/// What the program says when it fails with these words.
+fn failure(words: &[&str]) -> String {
+    let output = Run::start(words).finish();
+    assert!(!output.status.success(), "{words:?}");
+    text(&output.stderr)
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let port = free_port();
+    let nobody = failure(&["send_lat", "-p", &port, "127.0.0.1"]);
+    assert!(nobody.contains("connecting to 127.0.0.1 port"), "{nobody}");
+    let nobody = failure(&["send_lat", "-p", &port, "--timeout", "1"]);
+    assert!(nobody.contains("no client for 1 s"), "{nobody}");
+
+    for (wrong, expected) in [
+        ("-d nosuch_0", "no RDMA device named \"nosuch_0\""),
+        ("-i 200", "has no port 200"),
+        ("-x 255", "no GID at index 255"),
+    ] {
+        let port = free_port();
+        let mut words = vec!["send_lat", "-n", "5", "-p", &port];
+        let server = Run::start(&words);
+        words.extend(wrong.split(' '));
+        words.push("127.0.0.1");
+        let said = failure(&words);
+        assert!(said.contains(expected), "{said}");
+        let told = text(&server.finish().stderr);
+        assert!(
+            told.contains("the peer failed") && told.contains(expected),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn the_ends_must_agree() {
+    let port = free_port();
+    let server = Run::start(&["send_lat", "-n", "10", "-p", &port]);
+    let client = Run::start(&["send_lat", "-n", "20", "-p", &port, "127.0.0.1"]);
+    for run in [server, client] {
+        let said = text(&run.finish().stderr);
+        assert!(said.contains("the two ends differ in length"), "{said}");
+    }
+}

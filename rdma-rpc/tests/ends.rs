@@ -232,6 +232,52 @@ async fn a_server_that_answers_garbage_fails_every_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_do_not_outlive_the_runtime_of_their_client() {
+    let (arrived, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let server = serve(waiting(&arrived, &release)).await;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let connecting = Client::builder()
+        .deadline(LIMIT * 2)
+        .connect(server.local_address());
+    let client = within("connecting", runtime.spawn(connecting))
+        .await
+        .unwrap()
+        .unwrap();
+    let call = tokio::spawn(async move { client.call::<_, String>("test/wait", &()).await });
+    within("the call's arrival", arrived.notified()).await;
+    runtime.shutdown_background();
+    let error = within("the end of the call", call)
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(matches!(error, Error::Transport(_)), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_calls_does_not_keep_a_server_from_ending() {
+    let (server, client) = pair(Router::new().route("test/echo", echo)).await;
+    let callers: Vec<_> = (0..16)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                while client.call::<_, String>("test/echo", "more").await.is_ok() {}
+            })
+        })
+        .collect();
+    assert_echoes(&client).await;
+    within("the end of the server", server.shutdown()).await;
+    for caller in callers {
+        within("the end of a caller", caller).await.unwrap();
+    }
+    let failure = client.failure();
+    assert!(matches!(failure, Some(Error::ShuttingDown)), "{failure:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_there_is_an_error() {
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = unused.local_addr().unwrap();

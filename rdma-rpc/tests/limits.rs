@@ -62,6 +62,20 @@ async fn a_deadline_ends_the_wait_and_the_work() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadline_can_be_as_far_as_it_gets_and_as_near() {
+    let (_server, client) = pair(Router::new().route("test/echo", echo)).await;
+    for far in [Duration::MAX, Duration::from_micros(u64::MAX)] {
+        assert_echoes(&client.with_deadline(far)).await;
+    }
+    let near = client.with_deadline(Duration::ZERO);
+    let error = within("the deadline", near.call::<_, String>("test/echo", "?"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error:?}");
+    assert_echoes(&client).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_answer_is_nobodys() {
     let (arrived, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let router = {

@@ -13,6 +13,7 @@ use crate::wire::{Head, Violation};
 
 /// Receives until the connection is of no more use; then every call is told why.
 pub(super) async fn receive(connection: Arc<Connection>) {
+    let _stopped = Stopped(Arc::clone(&connection));
     let end = loop {
         match connection.rdma.receive().await {
             Ok(region) => {
@@ -52,4 +53,15 @@ fn deliver(connection: &Connection, region: LocalMr) -> Result<(), Error> {
         tracing::trace!(id, "an answer that nobody waits for any more");
     }
     Ok(())
+}
+
+/// Tells every call, unless it was told why already, that this task has ended, in whatever way.
+struct Stopped(Arc<Connection>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let reason = "the runtime that the client was made on has ended".into();
+        let end = rdma_async::Error::Disconnected { reason };
+        self.0.calls.fail(end.into());
+    }
 }

@@ -9,11 +9,12 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use rdma_async::{LocalMr, LocalMrReadAccess, Rdma};
 use tokio::sync::watch;
+use tokio::task::consume_budget;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use super::Shared;
 use super::context::Context;
-use super::router::Call;
-use super::{Shared, closed};
+use super::router::{Call, Route};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::message::{Composer, Outgoing, Payload};
@@ -57,17 +58,18 @@ struct Connection<'s> {
 }
 
 /// A request as it arrived.
-struct Request {
+struct Request<'s> {
     id: u64,
     deadline: Option<Instant>,
     codec: u8,
-    method: Box<str>,
+    /// Its method's name and handler, if there is one.
+    method: Option<(&'s str, &'s Route)>,
     payload: Payload,
     /// Of the whole message.
     len: usize,
 }
 
-impl Connection<'_> {
+impl<'s> Connection<'s> {
     async fn run(&self, closing: &mut watch::Receiver<bool>) -> Error {
         let mut running = FuturesUnordered::new();
         // One future for many turns: each looks for messages a while before it sleeps.
@@ -75,7 +77,13 @@ impl Connection<'_> {
         let mut ended = pin!(self.rdma.ended());
         let mut last: Option<Instant> = None;
         loop {
-            if last.is_some() && running.is_empty() {
+            // A peer that always has another request ready must not keep the others of this thread
+            // from theirs, nor the server from ending.
+            consume_budget().await;
+            if last.is_none() && closing.has_changed().unwrap_or(true) {
+                last = Some(Instant::now() + self.shared.grace);
+            }
+            if last.is_some_and(|last| running.is_empty() || Instant::now() >= last) {
                 return Error::ShuttingDown;
             }
             let room = running.len() < self.shared.concurrency;
@@ -91,7 +99,7 @@ impl Connection<'_> {
                 Some(()) = running.next(), if !running.is_empty() => {}
                 received = &mut receive, if room => {
                     receive.set(self.rdma.receive());
-                    match received.map_err(Error::from).and_then(request) {
+                    match received.map_err(Error::from).and_then(|region| self.request(region)) {
                         Ok(request) => running.push(self.answer(request, last.is_some())),
                         Err(error) if error_is_of_one_message(&error, self.rdma) => {
                             // The peer is told, and fails the call.
@@ -101,16 +109,42 @@ impl Connection<'_> {
                     }
                 }
                 end = &mut ended, if !room => return end.into(),
-                () = closed(closing), if last.is_none() => {
+                _ = closing.changed(), if last.is_none() => {
                     last = Some(Instant::now() + self.shared.grace);
                 }
-                () = out_of_time, if last.is_some() => return Error::ShuttingDown,
+                () = out_of_time, if last.is_some() => {}
             }
         }
     }
 
+    /// The request that a message is.
+    fn request(&self, region: LocalMr) -> Result<Request<'s>, Error> {
+        let bytes = region.as_slice();
+        let len = bytes.len();
+        let Head::Request {
+            id,
+            deadline,
+            codec,
+            method,
+            body,
+        } = Head::parse(bytes)?
+        else {
+            return Err(Violation::Answer.into());
+        };
+        let name = str::from_utf8(&bytes[method]).map_err(|_| Violation::Method)?;
+        let method = self.shared.routes.get_key_value(name);
+        Ok(Request {
+            id,
+            deadline: deadline.and_then(|left| Instant::now().checked_add(left)),
+            codec,
+            method: method.map(|(name, route)| (&**name, route)),
+            payload: Payload::new(region, body),
+            len,
+        })
+    }
+
     /// Handles a request and answers it, unless its deadline is over before.
-    async fn answer(&self, request: Request, closing: bool) {
+    async fn answer(&self, request: Request<'s>, closing: bool) {
         let (id, deadline) = (request.id, request.deadline);
         let answer = async {
             let message = match self.outcome(request, closing).await {
@@ -131,7 +165,7 @@ impl Connection<'_> {
         }
     }
 
-    async fn outcome(&self, request: Request, closing: bool) -> Result<Outgoing, Failure> {
+    async fn outcome(&self, request: Request<'s>, closing: bool) -> Result<Outgoing, Failure> {
         let Request {
             id,
             deadline,
@@ -148,7 +182,7 @@ impl Connection<'_> {
             let limit = limit as u64;
             return Err(Failure::RequestTooLarge { limit });
         }
-        let Some(route) = self.shared.routes.get(&method) else {
+        let Some((method, route)) = method else {
             return Err(Failure::UnknownMethod);
         };
         let Ok(_running) = self.shared.calls.try_acquire() else {
@@ -207,31 +241,6 @@ impl Connection<'_> {
         };
         if let Err(error) = outcome {
             tracing::debug!(%error, id, "an answer could not be sent");
-        }
-    }
-}
-
-/// The request that a message is.
-fn request(region: LocalMr) -> Result<Request, Error> {
-    let bytes = region.as_slice();
-    let len = bytes.len();
-    match Head::parse(bytes)? {
-        Head::Request {
-            id,
-            deadline,
-            codec,
-            method,
-            body,
-        } => Ok(Request {
-            id,
-            deadline: deadline.and_then(|left| Instant::now().checked_add(left)),
-            codec,
-            method: String::from_utf8_lossy(&bytes[method]).into(),
-            payload: Payload::new(region, body),
-            len,
-        }),
-        Head::Response { .. } | Head::Failure { .. } | Head::Goodbye => {
-            Err(Violation::Answer.into())
         }
     }
 }

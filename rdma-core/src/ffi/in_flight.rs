@@ -67,13 +67,11 @@ impl<T: Send + 'static> Slots<T> {
             let error = Error::invalid("reserved slot", "it is of another queue");
             return Err((error, request.into_memory()));
         }
-        let mut elements = match SendElements::gather(&request, self.queue_pair.sizes()) {
-            Ok(elements) => elements,
-            Err(error) => {
-                self.cancel(reserved);
-                return Err((error, request.into_memory()));
-            }
-        };
+        let mut elements = SendElements::new();
+        if let Err(error) = elements.gather(&request, self.queue_pair.sizes()) {
+            self.cancel(reserved);
+            return Err((error, request.into_memory()));
+        }
         let mut wr = elements.work_request(&request, reserved.id());
         self.table.launch(&reserved, request.into_memory());
         // SAFETY: `elements` outlives the call. The memory is in the slot, where nobody can reach
@@ -89,13 +87,11 @@ impl<T: Send + 'static> Slots<T> {
     where
         T: Scatter,
     {
-        let mut elements = match ReceiveElements::scatter(&memory, self.queue_pair.sizes()) {
-            Ok(elements) => elements,
-            Err(error) => {
-                self.cancel(reserved);
-                return Err((error, memory));
-            }
-        };
+        let mut elements = ReceiveElements::new();
+        if let Err(error) = elements.scatter(&memory, self.queue_pair.sizes()) {
+            self.cancel(reserved);
+            return Err((error, memory));
+        }
         let mut wr = elements.work_request(reserved.id());
         self.table.launch(&reserved, memory);
         // SAFETY: as in `post_send`.

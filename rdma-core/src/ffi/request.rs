@@ -79,21 +79,32 @@ pub(crate) struct SendElements {
 }
 
 impl SendElements {
+    /// None yet.
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self {
+            list: ElementList::new(),
+        }
+    }
+
     /// Collects the elements of `request`'s memory, and checks what providers may not.
+    ///
+    /// They are collected in place: as a result they would be copied, room for all, more than once.
     #[inline]
     pub(crate) fn gather<T: crate::memory::Gather>(
+        &mut self,
         request: &SendRequest<T>,
         limits: QueuePairSizes,
-    ) -> Result<Self> {
-        let mut list = ElementList::new();
-        request.memory().gather(&mut Elements::new(&mut list));
+    ) -> Result<()> {
+        let list = &mut self.list;
+        request.memory().gather(&mut Elements::new(list));
         list.checked(limits.send_elements)?;
         match request.operation() {
             Operation::Send { .. } | Operation::Write { .. } => {
                 if request.is_inline() && list.bytes > u64::from(limits.inline_data) {
                     return Err(too_much_inline(list.bytes, limits.inline_data));
                 }
-                return Ok(Self { list });
+                return Ok(());
             }
             Operation::Read => {}
             Operation::CompareAndSwap { .. } | Operation::FetchAndAdd { .. } => {
@@ -108,7 +119,7 @@ impl SendElements {
             let reason = "a read or an atomic brings data and carries none";
             return Err(Error::invalid("inline request", reason));
         }
-        Ok(Self { list })
+        Ok(())
     }
 
     /// The request with this id. It points into `self` and at nothing else.
@@ -171,16 +182,23 @@ pub(crate) struct ReceiveElements {
 }
 
 impl ReceiveElements {
-    /// Collects the elements of `memory`.
+    /// None yet.
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self {
+            list: ElementList::new(),
+        }
+    }
+
+    /// Collects the elements of `memory`, in place as [`SendElements::gather`] does.
     #[inline]
     pub(crate) fn scatter<T: crate::memory::Scatter>(
+        &mut self,
         memory: &T,
         limits: QueuePairSizes,
-    ) -> Result<Self> {
-        let mut list = ElementList::new();
-        memory.scatter(&mut Elements::new(&mut list))?;
-        list.checked(limits.receive_elements)?;
-        Ok(Self { list })
+    ) -> Result<()> {
+        memory.scatter(&mut Elements::new(&mut self.list))?;
+        self.list.checked(limits.receive_elements)
     }
 
     /// The request with this id. It points into `self` and at nothing else.

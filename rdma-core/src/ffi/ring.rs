@@ -63,10 +63,10 @@ impl<T: Send + 'static> Ring<T> {
         if self.in_flight() == self.capacity {
             return Err((self.full("send"), request.into_memory()));
         }
-        let mut elements = match SendElements::gather(&request, self.queue_pair.sizes()) {
-            Ok(elements) => elements,
-            Err(error) => return Err((error, request.into_memory())),
-        };
+        let mut elements = SendElements::new();
+        if let Err(error) = elements.gather(&request, self.queue_pair.sizes()) {
+            return Err((error, request.into_memory()));
+        }
         let id = self.order.id(self.order.tail());
         let mut wr = elements.work_request(&request, id);
         // SAFETY: `elements` outlives the call. On success the memory moves into its slot, where
@@ -89,10 +89,10 @@ impl<T: Send + 'static> Ring<T> {
         if self.in_flight() == self.capacity {
             return Err((self.full("receive"), memory));
         }
-        let mut elements = match ReceiveElements::scatter(&memory, self.queue_pair.sizes()) {
-            Ok(elements) => elements,
-            Err(error) => return Err((error, memory)),
-        };
+        let mut elements = ReceiveElements::new();
+        if let Err(error) = elements.scatter(&memory, self.queue_pair.sizes()) {
+            return Err((error, memory));
+        }
         let mut wr = elements.work_request(self.order.id(self.order.tail()));
         // SAFETY: as in `post_send`.
         match unsafe { self.queue_pair.post_receive(&mut wr) } {

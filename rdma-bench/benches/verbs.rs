@@ -29,6 +29,9 @@ struct Options {
     /// Only tests with this in their names, as in send_lat_8.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Only the sizes with a goal.
+    #[arg(long)]
+    judged: bool,
     /// What cargo passes.
     #[arg(long, hide = true)]
     bench: bool,
@@ -61,9 +64,9 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     if let Some(directory) = &options.json {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
-    let wanted = |case: &Case| match &options.only {
-        Some(text) => case.to_string().contains(text),
-        None => true,
+    let wanted = |case: &Case| {
+        let named = |text: &String| case.to_string().contains(text);
+        options.only.as_ref().is_none_or(named) && (!options.judged || case.is_judged())
     };
     let cases: Vec<Case> = Case::all(effort).into_iter().filter(wanted).collect();
     if cases.is_empty() {

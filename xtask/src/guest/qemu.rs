@@ -23,10 +23,12 @@ const PROGRAM: &str = "qemu-system-x86_64";
 const FIRMWARE: &str = "/usr/share/qemu/qboot.rom";
 
 /// Kernel parameters. No self-tests of ciphers, no clearing of fresh pages, no mitigations: under
-/// emulation these are the larger part of booting. A panic ends the emulator.
+/// emulation these are the larger part of booting. The time-stamp counter is the clock even where a
+/// busy host makes it look unsteady: the kernel's next choice takes a microsecond to read, which
+/// shows in every latency. A panic ends the emulator.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests init_on_alloc=0 \
                                  rcupdate.rcu_expedited=1 mitigations=off nokaslr \
-                                 random.trust_cpu=on";
+                                 random.trust_cpu=on tsc=reliable";
 
 /// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

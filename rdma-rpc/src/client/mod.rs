@@ -161,8 +161,10 @@ impl<C> Client<C> {
             method: method.to_owned(),
             limit,
         };
-        let now = Instant::now();
-        let Some(deadline) = now.checked_add(limit) else {
+        if limit.is_zero() {
+            return Err(exceeded());
+        }
+        let Some(deadline) = Instant::now().checked_add(limit) else {
             return self
                 .handle
                 .connection
@@ -191,7 +193,7 @@ impl<C: Codec> Client<C> {
         self.call_within(self.deadline, method, request).await
     }
 
-    /// Calls a method with a deadline of its own.
+    /// Calls a method with a deadline of its own. One of zero is over before anything is sent.
     ///
     /// # Errors
     ///

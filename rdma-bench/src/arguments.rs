@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use rdma_bench::report::{Listing, Style, Units};
-use rdma_bench::{Layer, Length, Metric, Plan, Settings, Test, Verb, session};
+use rdma_bench::{Completion, Layer, Length, Metric, Plan, Settings, Test, Verb, session};
 use rdma_core::Mtu;
 
 /// Measures RDMA between two processes, with perftest's flags and columns.
@@ -49,15 +49,19 @@ enum TestName {
     /// Bandwidth of atomics.
     #[command(alias = "ib_atomic_bw")]
     AtomicBw(Options),
+    /// Latency of calls that echo: the whole round trip.
+    EchoLat(Options),
+    /// Rate of calls that echo, many at once; bytes are counted one way.
+    EchoBw(Options),
 }
 
 #[derive(Debug, Args)]
 struct Options {
     /// The server to connect to.
     host: Option<String>,
-    /// The layer to measure.
-    #[arg(long, value_enum, default_value = "core")]
-    layer: LayerName,
+    /// The layer to measure [core; rpc for echoes].
+    #[arg(long, value_enum)]
+    layer: Option<LayerName>,
     /// The device [that of RDMA_DEVICE, or the first usable one].
     #[arg(short = 'd', long = "ib-dev", value_name = "NAME")]
     device: Option<String>,
@@ -82,9 +86,9 @@ struct Options {
     /// Measure for so many seconds instead.
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<u64>,
-    /// How many requests a bandwidth test has outstanding.
-    #[arg(short = 't', long, value_name = "N", default_value_t = 128)]
-    tx_depth: usize,
+    /// How many requests a bandwidth test has outstanding [128, rpc 64].
+    #[arg(short = 't', long, value_name = "N")]
+    tx_depth: Option<usize>,
     /// How many receives are posted.
     #[arg(short = 'r', long, value_name = "N", default_value_t = 512)]
     rx_depth: usize,
@@ -100,9 +104,23 @@ struct Options {
     /// How many reads and atomics are outstanding [as many as the device can].
     #[arg(short = 'o', long = "outs", value_name = "N")]
     outstanding: Option<u8>,
-    /// Wait for completions by their events instead of polling.
+    /// Wait for completions by their events instead of polling (core).
     #[arg(short = 'e', long)]
     events: bool,
+    /// How tasks learn of completions (async, rpc) [adaptive].
+    #[arg(long, value_enum, value_name = "MODE")]
+    completion: Option<CompletionName>,
+    /// How long adaptive tasks look before they sleep.
+    #[arg(
+        long,
+        value_name = "USEC",
+        default_value_t = 20,
+        requires = "completion"
+    )]
+    spin: u64,
+    /// On how many threads tokio runs tasks (async, rpc); 1 is that of the test itself.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    threads: u16,
     /// The atomic operation.
     #[arg(short = 'A', long = "atomic_type", value_enum, ignore_case = true)]
     atomic: Option<AtomicName>,
@@ -167,6 +185,30 @@ struct Options {
 enum LayerName {
     /// rdma-core.
     Core,
+    /// rdma-async.
+    Async,
+    /// rdma-rpc.
+    Rpc,
+}
+
+impl From<LayerName> for Layer {
+    fn from(name: LayerName) -> Self {
+        match name {
+            LayerName::Core => Self::Core,
+            LayerName::Async => Self::Async,
+            LayerName::Rpc => Self::Rpc,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum CompletionName {
+    /// By their events.
+    Event,
+    /// By looking for a while, then by their events.
+    Adaptive,
+    /// By looking.
+    Busy,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -200,6 +242,8 @@ impl CommandLine {
             TestName::ReadBw(options) => (Verb::Read, Metric::Bandwidth, options),
             TestName::AtomicLat(options) => (Verb::FetchAndAdd, Metric::Latency, options),
             TestName::AtomicBw(options) => (Verb::FetchAndAdd, Metric::Bandwidth, options),
+            TestName::EchoLat(options) => (Verb::Echo, Metric::Latency, options),
+            TestName::EchoBw(options) => (Verb::Echo, Metric::Bandwidth, options),
         };
         let verb = match (verb.is_atomic(), options.atomic) {
             (true, Some(AtomicName::CompareAndSwap)) => Verb::CompareAndSwap,
@@ -223,10 +267,13 @@ impl Options {
             };
             vec![self.size.unwrap_or(default)]
         };
+        let layer = match self.layer {
+            Some(name) => name.into(),
+            None if test.verb == Verb::Echo => Layer::Rpc,
+            None => Layer::Core,
+        };
         let plan = Plan {
-            layer: match self.layer {
-                LayerName::Core => Layer::Core,
-            },
+            layer,
             test,
             sizes,
             length: match self.duration {
@@ -240,12 +287,18 @@ impl Options {
             device: self.device,
             port: self.port,
             gid_index: self.gid_index,
-            tx_depth: self.tx_depth,
+            tx_depth: self.tx_depth.unwrap_or(layer.depth()),
             rx_depth: self.rx_depth,
             cq_moderation: self.cq_moderation,
             inline: self.inline,
             outstanding_reads: self.outstanding,
             events: self.events,
+            completion: self.completion.map(|name| match name {
+                CompletionName::Event => Completion::Event,
+                CompletionName::Adaptive => Completion::Adaptive(Duration::from_micros(self.spin)),
+                CompletionName::Busy => Completion::Busy,
+            }),
+            threads: usize::from(self.threads),
             ack_timeout: self.ack_timeout,
             service_level: self.service_level,
             traffic_class: self.traffic_class,
@@ -362,6 +415,23 @@ mod tests {
         let listing = |line| request(line).unwrap().style.listing;
         assert_eq!(listing("send_lat -H"), Listing::Sorted);
         assert_eq!(listing("send_lat -U"), Listing::Unsorted);
+    }
+
+    #[test]
+    fn the_layers_above_have_flags_of_their_own() {
+        let layered = |line| request(line).unwrap();
+        let write = layered("write_bw --layer async --completion adaptive --spin 50 --threads 2");
+        assert_eq!(write.plan.layer, Layer::Async);
+        let spin = Duration::from_micros(50);
+        assert_eq!(write.settings.completion, Some(Completion::Adaptive(spin)));
+        assert_eq!((write.settings.tx_depth, write.settings.threads), (128, 2));
+        let echo = layered("echo_bw");
+        assert_eq!((echo.plan.layer, echo.settings.tx_depth), (Layer::Rpc, 64));
+        assert!(refusal("echo_lat --layer core").contains("--layer rpc goes with"));
+        assert!(refusal("send_lat --layer rpc").contains("--layer rpc goes with"));
+        assert!(refusal("send_lat --completion busy").contains("go with --layer async"));
+        assert!(refusal("send_lat --layer async -e").contains("--completion event"));
+        assert!(refusal("send_bw --layer async -Q 10").contains("-Q, -I and -o"));
     }
 
     #[test]

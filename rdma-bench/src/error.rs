@@ -18,6 +18,14 @@ pub enum Error {
     #[error(transparent)]
     Work(#[from] rdma_core::WorkError),
 
+    /// A future of rdma-async failed.
+    #[error(transparent)]
+    Async(#[from] rdma_async::Error),
+
+    /// A call failed.
+    #[error(transparent)]
+    Rpc(#[from] rdma_rpc::Error),
+
     /// The TCP connection to the other end failed.
     #[error("{what}: {source}")]
     Control {

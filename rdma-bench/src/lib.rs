@@ -25,14 +25,25 @@
 //!   completion; the peak is the best of all stretches between a post and a completion. A MiB is
 //!   2^20 bytes, a Gb 10^9 bits.
 //!
+//! The layers above rdma-core have futures, which makes a difference in what is timed:
+//!
+//! | `--layer` | what differs |
+//! |---|---|
+//! | `async` | a write's latency is that of one with immediate data, by which the receiver notices it; a latency sample includes waking the task; bandwidth is that of as many tasks as the depth, each of which awaits one operation after the other, so every one is signaled; there is no peak |
+//! | `rpc` | `echo_lat` is the whole round trip of one call at a time, `echo_bw` that of 64 at once, by default; bytes are counted one way |
+//!
+//! Each end runs on one thread unless `--threads` says otherwise, and learns of completions as
+//! rdma-async does by default unless `--completion` does.
+//!
 //! # Parts
 //!
 //! [`session`] runs a test between two processes: they agree on a [`Plan`] over TCP ([`control`]),
-//! the layer under test connects and measures ([`core`]), [`report`] tells. [`compare`] runs
-//! perftest and this program in turns.
+//! the layer under test connects and measures ([`core`], [`asynchronous`], [`rpc`]), [`report`]
+//! tells. [`compare`] runs perftest and this program in turns.
 
 #![forbid(unsafe_code)]
 
+pub mod asynchronous;
 pub mod compare;
 pub mod control;
 pub mod core;
@@ -41,11 +52,12 @@ pub mod machine;
 mod plan;
 mod recorder;
 pub mod report;
+pub mod rpc;
 pub mod session;
 pub mod statistics;
 mod test;
 
 pub use error::{Error, Result};
-pub use plan::{Layer, Length, Plan, Settings};
+pub use plan::{Completion, Layer, Length, Plan, Settings};
 pub use recorder::Recorder;
 pub use test::{Metric, Test, Verb};

@@ -15,14 +15,41 @@ use crate::test::{Metric, Test, Verb};
 pub enum Layer {
     /// rdma-core: synchronous, polling completion queues.
     Core,
+    /// rdma-async: futures on tokio.
+    Async,
+    /// rdma-rpc: calls.
+    Rpc,
+}
+
+impl Layer {
+    /// How many requests a bandwidth test has outstanding by default.
+    pub fn depth(self) -> usize {
+        match self {
+            Self::Core | Self::Async => 128,
+            Self::Rpc => 64,
+        }
+    }
 }
 
 impl fmt::Display for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Core => "core",
+            Self::Async => "async",
+            Self::Rpc => "rpc",
         })
     }
+}
+
+/// How tasks of rdma-async and rdma-rpc learn of completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Completion {
+    /// By their events.
+    Event,
+    /// By looking for so long, then by their events.
+    Adaptive(Duration),
+    /// By looking.
+    Busy,
 }
 
 /// How long to measure.
@@ -72,6 +99,16 @@ impl Plan {
     /// The fewest iterations that make a result.
     pub const MIN_ITERATIONS: usize = 5;
 
+    /// The test's title, as perftest writes it, with what the layer makes of the test.
+    pub fn title(&self) -> String {
+        let title = self.test.title();
+        match (self.layer, self.test.verb, self.test.metric) {
+            (Layer::Async, Verb::Write, Metric::Latency) => format!("{title} with Immediate"),
+            (Layer::Rpc, _, Metric::Latency) => format!("{title}, Round Trip"),
+            _ => title,
+        }
+    }
+
     /// The largest message.
     pub fn largest(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or(0)
@@ -86,6 +123,9 @@ impl Plan {
         let refuse = |reason: String| Err(Error::Unsupported(reason));
         if self.sizes.is_empty() || self.sizes.contains(&0) {
             return refuse("a message has at least 1 byte".into());
+        }
+        if (self.layer == Layer::Rpc) != (self.test.verb == Verb::Echo) {
+            return refuse("--layer rpc goes with echo_lat and echo_bw, and they with it".into());
         }
         if self.test.verb.is_atomic() && self.sizes != [8] {
             return refuse("atomics have 8 bytes: leave -s and -a out".into());
@@ -161,8 +201,12 @@ pub struct Settings {
     pub inline: Option<u32>,
     /// How many reads and atomics are outstanding; `None` is as many as the device can.
     pub outstanding_reads: Option<u8>,
-    /// Wait for completions by their events instead of polling.
+    /// Wait for completions by their events instead of polling, in rdma-core.
     pub events: bool,
+    /// How to learn of completions in the layers above; `None` is rdma-async's default.
+    pub completion: Option<Completion>,
+    /// How many threads the layers above run on; with more than one, the test itself has another.
+    pub threads: usize,
     /// The exponent of the acknowledgement timeout.
     pub ack_timeout: u8,
     /// The service level.
@@ -187,6 +231,8 @@ impl Default for Settings {
             inline: None,
             outstanding_reads: None,
             events: false,
+            completion: None,
+            threads: 1,
             ack_timeout: 14,
             service_level: 0,
             traffic_class: 0,
@@ -304,6 +350,16 @@ mod tests {
         assert!(refused(plan(Verb::Send, Metric::Latency, &[8], 4)).contains("at least 5"));
         assert!(refused(plan(Verb::Send, Metric::Latency, &[0], 10)).contains("1 byte"));
         assert!(refused(plan(Verb::FetchAndAdd, Metric::Latency, &[16], 10)).contains("8 bytes"));
+    }
+
+    #[test]
+    fn calls_are_of_rdma_rpc() {
+        let echo = plan(Verb::Echo, Metric::Latency, &[8], 10);
+        let refused = echo.clone().checked().unwrap_err().to_string();
+        assert!(refused.contains("--layer rpc"), "{refused}");
+        let layer = Layer::Rpc;
+        let echo = Plan { layer, ..echo }.checked().unwrap();
+        assert_eq!(echo.title(), "RPC_Echo Latency Test, Round Trip");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use serde_json::Value;
 
+use crate::asynchronous;
 use crate::control::{self, Control};
 use crate::core;
 use crate::error::{Error, Result};
@@ -11,6 +12,7 @@ use crate::machine::Machine;
 use crate::plan::{Layer, Length, Plan, Settings};
 use crate::recorder::Recorder;
 use crate::report::{Facts, Header, Listing, Style, columns, json};
+use crate::rpc;
 use crate::statistics::{Bandwidth, Latency};
 use crate::test::{Metric, Verb};
 
@@ -107,6 +109,11 @@ fn measure(
 ) -> Result<Value> {
     let mut connection: Box<dyn Measure> = match plan.layer {
         Layer::Core => Box::new(core::Connection::establish(role, plan, settings, control)?),
+        Layer::Async => {
+            let connection = asynchronous::Connection::establish(role, plan, settings, control)?;
+            Box::new(connection)
+        }
+        Layer::Rpc => Box::new(rpc::Connection::establish(role, plan, settings, control)?),
     };
     let header = Header::new(plan, settings, role, connection.facts());
     let printing = "printing the report";
@@ -114,7 +121,7 @@ fn measure(
     let over_time = matches!(plan.length, Length::Duration(_));
     let silent = role == Role::Server
         && plan.test.metric == Metric::Latency
-        && plan.test.verb.has_response();
+        && !plan.test.is_half_round_trip();
     if !silent {
         let heading = columns::heading(plan.test.metric, over_time, style.units);
         writeln!(out, "{heading}").map_err(Error::output(printing))?;
@@ -177,10 +184,26 @@ fn print(
 ///
 /// [`Error::Unsupported`] with what it cannot.
 pub fn supported(plan: &Plan, settings: &Settings) -> Result<()> {
+    let refuse = |reason: &str| Err(Error::Unsupported(reason.into()));
+    if plan.layer != Layer::Core {
+        if settings.events {
+            return refuse("-e goes with --layer core: --completion event is the other layers'");
+        }
+        if settings.cq_moderation.is_some()
+            || settings.inline.is_some()
+            || settings.outstanding_reads.is_some()
+        {
+            return refuse(
+                "-Q, -I and -o go with --layer core: the other layers choose for themselves",
+            );
+        }
+    } else if settings.completion.is_some() || settings.threads != 1 {
+        return refuse("--completion and --threads go with --layer async and rpc");
+    }
     if settings.events && plan.test.verb == Verb::Write {
-        let reason =
-            "writes complete without the peer noticing: -e goes with send, read and atomics";
-        return Err(Error::Unsupported(reason.into()));
+        return refuse(
+            "writes complete without the peer noticing: -e goes with send, read and atomics",
+        );
     }
     Ok(())
 }

@@ -17,6 +17,8 @@ pub enum Verb {
     FetchAndAdd,
     /// Compare-and-swap of eight bytes.
     CompareAndSwap,
+    /// A remote procedure call whose answer is what it was called with.
+    Echo,
 }
 
 impl Verb {
@@ -27,7 +29,7 @@ impl Verb {
 
     /// Whether the peer's device answers it without the peer's program.
     pub fn is_one_sided(self) -> bool {
-        self != Self::Send
+        !matches!(self, Self::Send | Self::Echo)
     }
 
     /// Whether it counts against the reads and atomics that a queue pair may have outstanding.
@@ -67,6 +69,7 @@ impl Test {
             Verb::Read => "RDMA_Read",
             Verb::FetchAndAdd => "Atomic FETCH_AND_ADD",
             Verb::CompareAndSwap => "Atomic CMP_AND_SWAP",
+            Verb::Echo => "RPC_Echo",
         };
         format!("{verb} {metric} Test")
     }
@@ -89,6 +92,7 @@ impl fmt::Display for Test {
             Verb::Write => "write",
             Verb::Read => "read",
             Verb::FetchAndAdd | Verb::CompareAndSwap => "atomic",
+            Verb::Echo => "echo",
         };
         let metric = match self.metric {
             Metric::Latency => "lat",

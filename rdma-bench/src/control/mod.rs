@@ -8,7 +8,7 @@ mod message;
 mod watch;
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -56,6 +56,30 @@ impl Control {
     /// How long to wait for the other end.
     pub fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// This end's address on the way to the other one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Control`].
+    pub fn local_ip(&self) -> Result<IpAddr> {
+        self.stream
+            .local_addr()
+            .map(|address| address.ip().to_canonical())
+            .map_err(lost)
+    }
+
+    /// The other end's address.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::local_ip`].
+    pub fn peer_ip(&self) -> Result<IpAddr> {
+        self.stream
+            .peer_addr()
+            .map(|address| address.ip().to_canonical())
+            .map_err(lost)
     }
 
     /// Sends a message.

@@ -200,7 +200,7 @@ pub(super) fn entries(depth: usize) -> Result<u32> {
 /// What the peer does to this end's memory.
 fn access(verb: Verb) -> Option<AccessFlags> {
     match verb {
-        Verb::Send => None,
+        Verb::Send | Verb::Echo => None,
         Verb::Write => Some(AccessFlags::REMOTE_WRITE),
         Verb::Read => Some(AccessFlags::REMOTE_READ),
         Verb::FetchAndAdd | Verb::CompareAndSwap => Some(AccessFlags::REMOTE_ATOMIC),

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::columns::RULE;
-use crate::plan::{Plan, Settings};
+use crate::plan::{Layer, Plan, Settings};
 use crate::session::Role;
-use crate::test::{Metric, Test};
+use crate::test::{Metric, Test, Verb};
 
 /// One end, as the report names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub struct Facts {
 pub struct Header {
     /// The test.
     pub test: Test,
+    /// Its title.
+    pub title: String,
     /// The layer under test.
     pub layer: String,
     /// The queue depths that this end uses.
@@ -63,16 +65,17 @@ impl Header {
         let mut depths = Vec::new();
         match role {
             Role::Client => depths.push(("TX depth", settings.depth(plan))),
-            Role::Server if !test.verb.is_one_sided() => {
+            Role::Server if test.verb == Verb::Send => {
                 depths.push(("RX depth", settings.receives(plan)));
             }
             Role::Server => {}
         }
-        if test.metric == Metric::Bandwidth {
+        if test.metric == Metric::Bandwidth && plan.layer == Layer::Core {
             depths.push(("CQ Moderation", settings.moderation(plan)));
         }
         Self {
             test,
+            title: plan.title(),
             layer: plan.layer.to_string(),
             depths,
             facts: facts.clone(),
@@ -91,7 +94,7 @@ impl Header {
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let facts = &self.facts;
-        writeln!(f, "{RULE}\n                    {}", self.test.title())?;
+        writeln!(f, "{RULE}\n                    {}", self.title)?;
         writeln!(
             f,
             " Dual-port       : OFF\t\tDevice         : {}",
@@ -133,8 +136,7 @@ impl fmt::Display for Header {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::plan::{Layer, Length};
-    use crate::test::Verb;
+    use crate::plan::Length;
 
     pub(in crate::report) fn header(verb: Verb, metric: Metric, role: Role) -> Header {
         let end = |number: u32| Address {

@@ -54,7 +54,7 @@ pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
 pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units: Units) -> Value {
     let facts = &header.facts;
     let mut info = Map::new();
-    let title = header.test.title().replace(' ', "_");
+    let title = header.title.replace(' ', "_");
     let mut tell = |key: &str, value: Value| info.insert(key.to_owned(), value);
     tell("test", title.into());
     tell("layer", header.layer.clone().into());

@@ -1,0 +1,200 @@
+//! A connection of rdma-async, with the memory that peers reach.
+
+use std::alloc::Layout;
+
+use rdma_async::{LocalMr, Rdma, RdmaBuilder, RemoteMr};
+use tokio::runtime::Runtime;
+
+use super::runtime::{self, Progress};
+use super::window::Window;
+use super::{atomic, link, read, send, write};
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::plan::{Length, Plan, Settings};
+use crate::recorder::Recorder;
+use crate::report::Facts;
+use crate::session::{Measure, Measured, Role};
+use crate::test::{Metric, Verb};
+
+/// How many operations the crate has outstanding by default.
+const SEND_DEPTH: usize = 128;
+
+/// This end of a connection.
+#[derive(Debug)]
+pub struct Connection {
+    // Before the runtime that its driver runs on.
+    ends: Ends,
+    facts: Facts,
+    runtime: Runtime,
+}
+
+/// What the tests use.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) rdma: Rdma,
+    pub(super) role: Role,
+    pub(super) plan: Plan,
+    /// How many operations a bandwidth test has outstanding.
+    pub(super) depth: usize,
+    /// What this end reaches at the peer, as large as the largest message.
+    remote: Option<RemoteMr>,
+    pub(super) progress: Progress,
+}
+
+impl Connection {
+    /// Connects, and lends the other end the memory that the test takes.
+    ///
+    /// # Errors
+    ///
+    /// Those of rdma-async and of the control connection.
+    pub fn establish(
+        role: Role,
+        plan: &Plan,
+        settings: &Settings,
+        control: &mut Control,
+    ) -> Result<Self> {
+        let runtime = runtime::build(settings.threads)?;
+        let depth = settings.depth(plan);
+        let receives = u16::try_from(settings.receives(plan)).unwrap_or(u16::MAX);
+        let builder = RdmaBuilder::default()
+            .send_depth(u32::try_from(depth.max(SEND_DEPTH)).unwrap_or(u32::MAX))
+            .receive_depth(receives);
+        let (rdma, facts) = link::establish(role, (plan, settings), builder, &runtime, control)?;
+        let progress = Progress::default();
+        let lending = lend(&rdma, role, plan);
+        let remote = runtime::run(&runtime, control, false, &progress, lending)?.flatten();
+        let ends = Ends {
+            rdma,
+            role,
+            plan: plan.clone(),
+            depth,
+            remote,
+            progress,
+        };
+        Ok(Self {
+            ends,
+            facts,
+            runtime,
+        })
+    }
+}
+
+/// Lends memory to the peer and gets the peer's, at the ends where the test takes it.
+async fn lend(rdma: &Rdma, role: Role, plan: &Plan) -> Result<Option<RemoteMr>> {
+    let both_ways = plan.test.verb == Verb::Write && plan.test.metric == Metric::Latency;
+    if plan.test.verb == Verb::Send {
+        return Ok(None);
+    }
+    if both_ways || role == Role::Server {
+        let region = rdma.alloc_local_mr(layout(plan.largest())?)?;
+        rdma.send_local_mr(region).await?;
+    }
+    if both_ways || role == Role::Client {
+        return Ok(Some(rdma.receive_remote_mr().await?));
+    }
+    Ok(None)
+}
+
+fn layout(size: usize) -> Result<Layout> {
+    Layout::from_size_align(size, 8)
+        .map_err(|_| Error::Unsupported(format!("a message of {size} bytes")))
+}
+
+impl Ends {
+    /// Memory for a message of `size` bytes.
+    pub(super) fn allocate(&self, size: usize) -> Result<LocalMr> {
+        Ok(self.rdma.alloc_local_mr(layout(size)?)?)
+    }
+
+    /// The first `size` bytes of what this end reaches at the peer. Each operation in flight takes
+    /// one of its own.
+    pub(super) fn target(&self, size: usize) -> Result<RemoteMr> {
+        match &self.remote {
+            Some(remote) => Ok(RemoteMr::from_token(remote.token().slice(..size)?)),
+            None => Err(Error::Protocol("the test has no remote memory".into())),
+        }
+    }
+
+    /// Whether this end measures until the other one is done.
+    pub(super) fn ends_with_peer(&self) -> bool {
+        self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
+    }
+}
+
+impl Connection {
+    fn latency(&self, size: usize, control: &mut Control) -> Result<Measured> {
+        let ends = &self.ends;
+        let mut recorder = Recorder::new(ends.plan.length);
+        control.barrier()?;
+        let work = async {
+            match ends.plan.test.verb {
+                Verb::Send => send::latency(ends, size, &mut recorder).await,
+                Verb::Write => write::latency(ends, size, &mut recorder).await,
+                Verb::Read => read::latency(ends, size, &mut recorder).await,
+                _ => atomic::latency(ends, &mut recorder).await,
+            }
+        };
+        runtime::run(
+            &self.runtime,
+            control,
+            ends.ends_with_peer(),
+            &ends.progress,
+            work,
+        )?;
+        let parts = if ends.plan.test.is_half_round_trip() {
+            2
+        } else {
+            1
+        };
+        Measured::latency(&recorder, parts)
+    }
+
+    fn bandwidth(&self, size: usize, control: &mut Control) -> Result<Measured> {
+        let ends = &self.ends;
+        let receives = ends.role == Role::Server;
+        let mut window = Window::new(ends.plan.length, &ends.progress);
+        if ends.ends_with_peer() {
+            window = window.unlimited();
+        }
+        control.barrier()?;
+        let work = async {
+            match ends.plan.test.verb {
+                Verb::Send if receives => send::receive_all(ends, size, &window).await,
+                Verb::Send => send::bandwidth(ends, size, &window).await,
+                Verb::Write => write::bandwidth(ends, size, &window).await,
+                Verb::Read => read::bandwidth(ends, size, &window).await,
+                _ => atomic::bandwidth(ends, &window).await,
+            }
+        };
+        runtime::run(
+            &self.runtime,
+            control,
+            ends.ends_with_peer(),
+            &ends.progress,
+            work,
+        )?;
+        window.measured()
+    }
+}
+
+impl Measure for Connection {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured> {
+        let test = self.ends.plan.test;
+        let attends = match test.metric {
+            Metric::Latency => !test.is_half_round_trip(),
+            Metric::Bandwidth => test.verb.is_one_sided(),
+        };
+        if attends && self.ends.role == Role::Server {
+            // This end's device answers, and the program has nothing to do.
+            return control.barrier().map(|()| Measured::Nothing);
+        }
+        match test.metric {
+            Metric::Latency => self.latency(size, control),
+            Metric::Bandwidth => self.bandwidth(size, control),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! A connection of rdma-async between the two ends, on a port of its own.
+
+use std::net::SocketAddr;
+
+use rdma_async::{CompletionMode, Rdma, RdmaBuilder};
+use rdma_core::{ConnectOptions, Context, Endpoint};
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+
+use super::runtime::{self, Progress};
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::plan::{Completion, Plan, Settings};
+use crate::report::{Address, Facts};
+use crate::session::Role;
+
+/// Where the server listens.
+#[derive(Debug, Serialize, Deserialize)]
+struct Offer {
+    port: Option<u16>,
+}
+
+/// Connects the two ends with the plan's and this end's settings, and those that `builder` has.
+pub(crate) fn establish(
+    role: Role,
+    (plan, settings): (&Plan, &Settings),
+    builder: RdmaBuilder,
+    runtime: &Runtime,
+    control: &mut Control,
+) -> Result<(Rdma, Facts)> {
+    let context = match &settings.device {
+        Some(name) => Context::open(name)?,
+        None => Context::open_default()?,
+    };
+    let builder = configure(builder.device(context.name()), plan, settings);
+    let rdma = match role {
+        Role::Server => {
+            let address = SocketAddr::new(control.local_ip()?, 0);
+            let mut listener = runtime.block_on(builder.bind(address))?;
+            let port = Some(listener.local_address()?.port());
+            control.exchange(&Offer { port })?;
+            let accepted = async { Ok(listener.accept().await?) };
+            runtime::run(runtime, control, false, &Progress::default(), accepted)?
+                .ok_or(Error::PeerGone)?
+        }
+        Role::Client => {
+            let offer = control.exchange(&Offer { port: None })?;
+            let port = offer
+                .port
+                .ok_or_else(|| Error::Protocol("the server names no port".into()))?;
+            let address = SocketAddr::new(control.peer_ip()?, port);
+            runtime.block_on(builder.connect(address))?
+        }
+    };
+    let queue_pair = rdma.queue_pair();
+    let (local, remote) = (queue_pair.local(), queue_pair.remote());
+    let address = queue_pair.address();
+    let facts = Facts {
+        device: context.name().to_owned(),
+        firmware: context.attributes()?.firmware_version(),
+        mtu: plan.mtu.unwrap_or(local.mtu.min(remote.mtu)).bytes(),
+        link_layer: address.link_layer.to_string(),
+        gid_index: address.gid_index,
+        inline: 0,
+        ends: [local, remote].map(|end| end_of(end, plan)),
+    };
+    Ok((rdma, facts))
+}
+
+fn configure(mut builder: RdmaBuilder, plan: &Plan, settings: &Settings) -> RdmaBuilder {
+    let mut options = ConnectOptions::default()
+        .ack_timeout_exponent(settings.ack_timeout)
+        .service_level(settings.service_level)
+        .traffic_class(settings.traffic_class);
+    if let Some(mtu) = plan.mtu {
+        options = options.mtu(mtu);
+    }
+    builder = builder.options(options).connect_timeout(settings.timeout);
+    if let Some(port) = settings.port {
+        builder = builder.port(port);
+    }
+    if let Some(index) = settings.gid_index {
+        builder = builder.gid_index(index);
+    }
+    match settings.completion {
+        None => builder,
+        Some(Completion::Event) => builder.completion(CompletionMode::Event),
+        Some(Completion::Adaptive(spin)) => builder.completion(CompletionMode::Adaptive { spin }),
+        Some(Completion::Busy) => builder.completion(CompletionMode::Busy),
+    }
+}
+
+fn end_of(end: Endpoint, plan: &Plan) -> Address {
+    Address {
+        lid: end.lid,
+        queue_pair: end.queue_pair,
+        packet_sequence: end.packet_sequence,
+        outstanding: plan.test.verb.has_response().then_some(end.incoming_reads),
+        memory: None,
+        gid: end.gid.0,
+    }
+}

@@ -1,0 +1,12 @@
+//! rdma-async under test: futures on tokio, all of them in one task of this thread.
+
+mod atomic;
+mod connection;
+pub(crate) mod link;
+mod read;
+pub(crate) mod runtime;
+mod send;
+pub(crate) mod window;
+mod write;
+
+pub use connection::Connection;

@@ -1,0 +1,122 @@
+//! The tokio runtime, and watching the other end while it runs.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::sleep;
+
+use crate::control::{Control, Watch};
+use crate::error::{Error, Result};
+
+/// How long between two looks at the other end.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Makes the runtime: of this thread alone, or with so many worker threads besides.
+pub(crate) fn build(threads: usize) -> Result<Runtime> {
+    let mut builder = match threads {
+        0 | 1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    if threads > 1 {
+        builder.worker_threads(threads);
+    }
+    let built = builder.enable_all().build();
+    built.map_err(Error::control("starting the runtime"))
+}
+
+/// How many operations are done, for who watches.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    /// One more is done.
+    #[inline]
+    pub(crate) fn step(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs `work` to its end and returns the result; `None` when the other end is done before and this
+/// one is to end with it.
+///
+/// # Errors
+///
+/// Those of `work`, and those of [`Watch::look`] when the other end is gone or nothing goes on.
+pub(crate) fn run<T>(
+    runtime: &Runtime,
+    control: &Control,
+    ends_with_peer: bool,
+    progress: &Progress,
+    work: impl Future<Output = Result<T>>,
+) -> Result<Option<T>> {
+    let watch = control.watch(ends_with_peer)?;
+    runtime.block_on(async {
+        let work = pin!(work);
+        tokio::select! {
+            biased;
+            result = work => result.map(Some),
+            ended = watched(watch, progress) => ended.map(|()| None),
+        }
+    })
+}
+
+/// Waits until the other end is done.
+async fn watched(mut watch: Watch, progress: &Progress) -> Result<()> {
+    let mut seen = progress.count();
+    loop {
+        sleep(PAUSE).await;
+        let now = progress.count();
+        if now != seen {
+            watch.busy();
+        }
+        seen = now;
+        if watch.look()? {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::control::Message;
+
+    fn pair(limit: Duration) -> (Control, Control) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        (
+            Control::new(server, limit).unwrap(),
+            Control::new(client, limit).unwrap(),
+        )
+    }
+
+    #[test]
+    fn work_ends_with_itself_the_peer_or_its_silence() {
+        let runtime = build(1).unwrap();
+        let progress = Progress::default();
+        let (mut server, client) = pair(Duration::from_millis(200));
+        let done = run(&runtime, &client, false, &progress, async { Ok(7) });
+        assert_eq!(done.unwrap(), Some(7));
+        let forever = || future::pending::<Result<()>>();
+        let silent = run(&runtime, &client, false, &progress, forever()).unwrap_err();
+        assert!(matches!(silent, Error::TimedOut { .. }), "{silent}");
+        server.send(&Message::Finished(None)).unwrap();
+        let ended = run(&runtime, &client, true, &progress, forever());
+        assert_eq!(ended.unwrap(), None);
+        let (server, client) = pair(Duration::from_secs(60));
+        drop(server);
+        let gone = run(&runtime, &client, false, &progress, forever()).unwrap_err();
+        assert!(matches!(gone, Error::PeerGone), "{gone}");
+    }
+}

@@ -1,0 +1,59 @@
+//! Messages.
+
+use super::connection::Ends;
+use super::window::Window;
+use crate::error::Result;
+use crate::recorder::Recorder;
+use crate::session::Role;
+
+/// Above so many bytes, the default of rdma-async, the receiver reads a message out of the sender's
+/// memory.
+const ONE_PIECE: usize = 4096;
+/// How many messages the receiver reads at once.
+const READERS: usize = 16;
+
+/// A message and its echo, over and over.
+pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -> Result<()> {
+    let rdma = &ends.rdma;
+    let message = ends.allocate(size)?;
+    let client = ends.role == Role::Client;
+    while ends.ends_with_peer() || recorder.more() {
+        if !client {
+            rdma.receive().await?;
+        }
+        recorder.stamp();
+        rdma.send(&message).await?;
+        if client {
+            rdma.receive().await?;
+        }
+        ends.progress.step();
+    }
+    Ok(())
+}
+
+/// The sending end of a bandwidth test.
+pub(super) async fn bandwidth(ends: &Ends, size: usize, window: &Window) -> Result<()> {
+    let message = ends.allocate(size)?;
+    let send = async || {
+        while window.take() {
+            ends.rdma.send(&message).await?;
+            window.complete();
+        }
+        Ok(())
+    };
+    window.begin();
+    window.drive((0..ends.depth).map(|_| send())).await
+}
+
+/// The receiving end of a bandwidth test. Its time is from the first message to the last.
+pub(super) async fn receive_all(ends: &Ends, size: usize, window: &Window) -> Result<()> {
+    let receive = async || {
+        while window.take() {
+            ends.rdma.receive().await?;
+            window.complete();
+        }
+        Ok(())
+    };
+    let receivers = if size > ONE_PIECE { READERS } else { 1 };
+    window.drive((0..receivers).map(|_| receive())).await
+}

@@ -1,0 +1,163 @@
+//! Keeping many operations outstanding.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use futures_util::TryStreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::runtime::Progress;
+use crate::error::{Error, Result};
+use crate::plan::Length;
+use crate::session::Measured;
+use crate::statistics::Bandwidth;
+
+/// The operations of a bandwidth test, which a fixed set of loops shares: each does one after the
+/// other, so that as many are outstanding as there are loops.
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// How many are still to be started.
+    left: Cell<usize>,
+    limit: Option<Duration>,
+    done: Cell<usize>,
+    begun: Cell<Option<Instant>>,
+    last: Cell<Instant>,
+    progress: Progress,
+}
+
+impl Window {
+    /// So many operations, or for so long. It begins with [`Self::begin`], or with the first that is
+    /// done.
+    pub(crate) fn new(length: Length, progress: &Progress) -> Self {
+        let (left, limit) = match length {
+            Length::Iterations(count) => (count, None),
+            Length::Duration(duration) => (usize::MAX, Some(duration)),
+        };
+        Self {
+            left: Cell::new(left),
+            limit,
+            done: Cell::new(0),
+            begun: Cell::new(None),
+            last: Cell::new(Instant::now()),
+            progress: progress.clone(),
+        }
+    }
+
+    /// The same without a limit of time: it ends with the other end.
+    pub(crate) fn unlimited(self) -> Self {
+        Self {
+            limit: None,
+            ..self
+        }
+    }
+
+    pub(crate) fn begin(&self) {
+        let now = Instant::now();
+        self.begun.set(Some(now));
+        self.last.set(now);
+    }
+
+    /// Whether another one is to be started.
+    #[inline]
+    pub(crate) fn take(&self) -> bool {
+        let over = match (self.limit, self.begun.get()) {
+            (Some(limit), Some(begun)) => self.last.get() - begun >= limit,
+            _ => false,
+        };
+        match self.left.get().checked_sub(1) {
+            Some(left) if !over => {
+                self.left.set(left);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// One is done.
+    #[inline]
+    pub(crate) fn complete(&self) {
+        let now = Instant::now();
+        if self.begun.get().is_none() {
+            self.begun.set(Some(now));
+        }
+        self.last.set(now);
+        self.done.set(self.done.get() + 1);
+        self.progress.step();
+    }
+
+    /// Runs the loops to their end. Nothing is allocated for an operation, only for each loop.
+    pub(crate) async fn drive<F>(&self, loops: impl IntoIterator<Item = F>) -> Result<()>
+    where
+        F: Future<Output = Result<()>>,
+    {
+        let mut loops: FuturesUnordered<F> = loops.into_iter().collect();
+        while loops.try_next().await?.is_some() {}
+        Ok(())
+    }
+
+    /// What was done, from the beginning to the last one's end.
+    pub(crate) fn measured(&self) -> Result<Measured> {
+        match (self.done.get(), self.begun.get()) {
+            (0, _) | (_, None) => Err(Error::Unsupported("nothing to measure".into())),
+            (done, Some(begun)) => {
+                let duration = self.last.get() - begun;
+                Ok(Measured::Bandwidth(Bandwidth::over(done, duration)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::asynchronous::runtime::build;
+
+    fn drive(window: &Window, depth: usize) -> usize {
+        let most = Cell::new(0);
+        let outstanding = Cell::new(0);
+        let one = async || {
+            while window.take() {
+                outstanding.set(outstanding.get() + 1);
+                most.set(most.get().max(outstanding.get()));
+                tokio::task::yield_now().await;
+                outstanding.set(outstanding.get() - 1);
+                window.complete();
+            }
+            Ok(())
+        };
+        let loops = (0..depth).map(|_| one());
+        build(1).unwrap().block_on(window.drive(loops)).unwrap();
+        most.get()
+    }
+
+    #[test]
+    fn as_many_as_asked_for_with_as_many_outstanding_as_loops() {
+        let window = Window::new(Length::Iterations(100), &Progress::default());
+        window.begin();
+        assert_eq!(drive(&window, 8), 8);
+        let Measured::Bandwidth(bandwidth) = window.measured().unwrap() else {
+            panic!("{window:?}");
+        };
+        assert_eq!(bandwidth.iterations, 100);
+    }
+
+    #[test]
+    fn time_runs_out_but_not_without_a_limit() {
+        let length = Length::Duration(Duration::from_millis(2));
+        let window = Window::new(length, &Progress::default());
+        window.begin();
+        drive(&window, 4);
+        assert!(!window.take());
+        let window = Window::new(length, &Progress::default()).unlimited();
+        window.begin();
+        std::thread::sleep(Duration::from_millis(3));
+        window.complete();
+        assert!(window.take());
+    }
+
+    #[test]
+    fn nothing_is_no_result() {
+        let window = Window::new(Length::Iterations(5), &Progress::default());
+        assert!(window.measured().is_err());
+    }
+}

@@ -1,0 +1,43 @@
+//! RDMA writes.
+
+use super::connection::Ends;
+use super::window::Window;
+use crate::error::Result;
+use crate::recorder::Recorder;
+use crate::session::Role;
+
+/// Each end writes to the other with a number, by which the other notices the write, and waits for
+/// the other's.
+pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -> Result<()> {
+    let rdma = &ends.rdma;
+    let message = ends.allocate(size)?;
+    let mut target = ends.target(size)?;
+    let client = ends.role == Role::Client;
+    while ends.ends_with_peer() || recorder.more() {
+        if !client {
+            rdma.receive_write_immediate().await?;
+        }
+        recorder.stamp();
+        rdma.write_with_immediate(&message, &mut target, 0).await?;
+        if client {
+            rdma.receive_write_immediate().await?;
+        }
+        ends.progress.step();
+    }
+    Ok(())
+}
+
+/// Writes one way.
+pub(super) async fn bandwidth(ends: &Ends, size: usize, window: &Window) -> Result<()> {
+    let message = ends.allocate(size)?;
+    let write = async || {
+        let mut target = ends.target(size)?;
+        while window.take() {
+            ends.rdma.write(&message, &mut target).await?;
+            window.complete();
+        }
+        Ok(())
+    };
+    window.begin();
+    window.drive((0..ends.depth).map(|_| write())).await
+}

@@ -1,0 +1,170 @@
+//! A client and a server of an echo.
+
+use std::time::Duration;
+
+use rdma_async::RdmaBuilder;
+use rdma_rpc::{ApplicationError, Client, Payload, Router, Server};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+
+use crate::asynchronous::link;
+use crate::asynchronous::runtime::{self, Progress};
+use crate::asynchronous::window::Window;
+use crate::control::Control;
+use crate::error::Result;
+use crate::plan::{Plan, Settings};
+use crate::recorder::Recorder;
+use crate::report::Facts;
+use crate::session::{Measure, Measured, Role};
+use crate::test::Metric;
+
+const METHOD: &str = "bench/echo";
+/// What a message has besides the bytes that it echoes, at most.
+const OVERHEAD: usize = 4096;
+
+/// This end of a connection over which calls are made.
+#[derive(Debug)]
+pub struct Connection {
+    // Before the runtime that it runs on.
+    end: End,
+    plan: Plan,
+    depth: usize,
+    progress: Progress,
+    facts: Facts,
+    runtime: Runtime,
+}
+
+#[derive(Debug)]
+enum End {
+    Client(Client),
+    Server(JoinHandle<rdma_rpc::Error>),
+}
+
+impl Connection {
+    /// Connects, and has the server serve.
+    ///
+    /// # Errors
+    ///
+    /// Those of rdma-async and of the control connection.
+    pub fn establish(
+        role: Role,
+        plan: &Plan,
+        settings: &Settings,
+        control: &mut Control,
+    ) -> Result<Self> {
+        let runtime = runtime::build(settings.threads)?;
+        let limit = plan.largest() + OVERHEAD;
+        let depth = settings.depth(plan);
+        let builder = RdmaBuilder::default()
+            .message_limit(limit)
+            .remote_memory_limit(0);
+        let (rdma, facts) = link::establish(role, (plan, settings), builder, &runtime, control)?;
+        let progress = Progress::default();
+        let entered = runtime.enter();
+        let end = match role {
+            Role::Client => End::Client(
+                Client::builder()
+                    .message_limit(limit)
+                    .concurrency(u16::try_from(depth).unwrap_or(u16::MAX))
+                    .deadline(settings.timeout)
+                    .over(rdma),
+            ),
+            Role::Server => {
+                let server = Server::new(echo(&progress))
+                    .message_limit(limit)
+                    .concurrency(depth)
+                    .grace(Duration::ZERO);
+                End::Server(runtime.spawn(server.serve_connection(rdma)))
+            }
+        };
+        drop(entered);
+        Ok(Self {
+            end,
+            plan: plan.clone(),
+            depth,
+            progress,
+            facts,
+            runtime,
+        })
+    }
+}
+
+fn echo(progress: &Progress) -> Router {
+    let progress = progress.clone();
+    Router::new().raw(METHOD, move |request: Payload| {
+        progress.step();
+        async move { Ok::<_, ApplicationError>(request) }
+    })
+}
+
+/// One call after the other.
+async fn latency(
+    client: &Client,
+    size: usize,
+    recorder: &mut Recorder,
+    progress: &Progress,
+) -> Result<()> {
+    let request = vec![0; size];
+    while recorder.more() {
+        recorder.stamp();
+        client.call_raw(METHOD, &request).await?;
+        progress.step();
+    }
+    Ok(())
+}
+
+/// As many calls at once as the depth says.
+async fn bandwidth(client: &Client, size: usize, depth: usize, window: &Window) -> Result<()> {
+    let request = vec![0; size];
+    let call = async || {
+        while window.take() {
+            client.call_raw(METHOD, &request).await?;
+            window.complete();
+        }
+        Ok(())
+    };
+    window.begin();
+    window.drive((0..depth).map(|_| call())).await
+}
+
+impl Measure for Connection {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured> {
+        let Self {
+            end,
+            plan,
+            depth,
+            progress,
+            runtime,
+            ..
+        } = self;
+        control.barrier()?;
+        match end {
+            End::Server(server) => {
+                let served = async {
+                    match server.await {
+                        Ok(error) => Err(error.into()),
+                        Err(stopped) => std::panic::resume_unwind(stopped.into_panic()),
+                    }
+                };
+                runtime::run(runtime, control, true, progress, served)
+                    .map(|_: Option<()>| Measured::Nothing)
+            }
+            End::Client(client) if plan.test.metric == Metric::Latency => {
+                let mut recorder = Recorder::new(plan.length);
+                let calls = latency(client, size, &mut recorder, progress);
+                runtime::run(runtime, control, false, progress, calls)?;
+                Measured::latency(&recorder, 1)
+            }
+            End::Client(client) => {
+                let window = Window::new(plan.length, progress);
+                let calls = bandwidth(client, size, *depth, &window);
+                runtime::run(runtime, control, false, progress, calls)?;
+                window.measured()
+            }
+        }
+    }
+}

@@ -63,7 +63,8 @@ impl Completions {
                 }
             };
             if ended {
-                return Ok(0);
+                // What came before the end may have come since the last poll.
+                return self.poll(room);
             }
         }
     }

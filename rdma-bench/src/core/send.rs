@@ -75,7 +75,9 @@ pub(super) fn latency(
         let request = SendRequest::send(message);
         let request = if inline { request.inline() } else { request };
         sends.post(request).map_err(rdma_core::Error::from)?;
-        connection.sends.wait(&mut room, &mut watch)?;
+        if connection.sends.wait(&mut room, &mut watch)? == 0 {
+            break;
+        }
         message = sends.complete(&room[0]).next().ok_or_else(foreign)?;
         if client {
             connection.receives.wait(&mut room, &mut watch)?;

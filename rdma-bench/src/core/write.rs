@@ -41,7 +41,9 @@ pub(super) fn latency(
         let request = SendRequest::write(message, remote);
         let request = if inline { request.inline() } else { request };
         sends.post(request).map_err(rdma_core::Error::from)?;
-        connection.sends.wait(&mut room, &mut watch)?;
+        if connection.sends.wait(&mut room, &mut watch)? == 0 {
+            break;
+        }
         message = sends.complete(&room[0]).next().ok_or_else(foreign)?;
         if client {
             arrived(&target, last, count, &mut watch)?;

@@ -1,26 +1,32 @@
-//! Every test of rdma-core beside perftest's, as a table.
+//! Every test of rdma-core beside perftest's, and then the layers side by side, as tables.
 //!
-//! `cargo bench -p rdma-bench` runs it on this machine's device, `cargo xtask bench` sets up a
-//! Soft-RoCE device first.
+//! `cargo bench -p rdma-bench` runs a short set on this machine's device, with `-- --full` every size
+//! and the verdict; `cargo xtask bench` sets up a Soft-RoCE device first.
 
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
+use rdma_bench::Layer;
 use rdma_bench::compare::{
-    Case, Comparison, Effort, Network, Perftest, Program, compare, heading, line,
+    Case, Effort, Network, Perftest, Program, compare, heading, layered, layers_heading,
+    layers_line, line,
 };
 use rdma_bench::machine::Machine;
 use rdma_core::{AddressChoice, Context, Error};
+use serde_json::Value;
 
-/// Measures rdma-core and, where perftest is installed, perftest, in turns.
+/// Measures rdma-core and, where perftest is installed, perftest, in turns; then every layer.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Few sizes and short runs: the table without a verdict.
+    /// Every size and long runs, with a verdict: whether every goal is met.
+    #[arg(long, conflicts_with = "quick")]
+    full: bool,
+    /// Few sizes and short runs: the tables without a verdict. It is what is done without --full.
     #[arg(long)]
     quick: bool,
     /// A directory for a JSON file of every test.
@@ -29,9 +35,6 @@ struct Options {
     /// Only tests with this in their names, as in send_lat_8.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Only the sizes with a goal.
-    #[arg(long)]
-    judged: bool,
     /// What cargo passes.
     #[arg(long, hide = true)]
     bench: bool,
@@ -48,58 +51,154 @@ fn main() -> ExitCode {
     }
 }
 
+/// Where and with what to measure.
+struct Bench<'o> {
+    options: &'o Options,
+    effort: Effort,
+    network: Network,
+    machine: Machine,
+    perftest: Option<Perftest>,
+    program: PathBuf,
+}
+
+/// What became of the cases.
+#[derive(Debug, Default)]
+struct Tally {
+    failed: usize,
+    judged: usize,
+    missed: usize,
+}
+
 /// Runs every case. Returns whether all ran and, in a full run, met their goals.
 fn run(options: &Options) -> anyhow::Result<bool> {
-    let network = network()?;
-    let machine = Machine::look();
-    let perftest = Perftest::find();
-    describe(&network, &machine, perftest.as_ref());
-    let ours = Program::Ours(env!("CARGO_BIN_EXE_rdma-bench").into());
-    let peer = perftest.as_ref().map(|_| Program::Perftest);
-    let effort = if options.quick {
-        Effort::Quick
-    } else {
-        Effort::Full
+    let bench = Bench {
+        options,
+        effort: if options.full {
+            Effort::Full
+        } else {
+            Effort::Quick
+        },
+        network: network()?,
+        machine: Machine::look(),
+        perftest: Perftest::find(),
+        program: env!("CARGO_BIN_EXE_rdma-bench").into(),
     };
+    bench.describe();
     if let Some(directory) = &options.json {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
-    let wanted = |case: &Case| {
-        let named = |text: &String| case.to_string().contains(text);
-        options.only.as_ref().is_none_or(named) && (!options.judged || case.is_judged())
-    };
-    let cases: Vec<Case> = Case::all(effort).into_iter().filter(wanted).collect();
-    if cases.is_empty() {
+    let cases = bench.wanted(Case::all(bench.effort));
+    let of_layers = bench.wanted(Case::of_layers(bench.effort));
+    if cases.is_empty() && of_layers.is_empty() {
         bail!("no test has {:?} in its name", options.only);
     }
-    println!("{}", heading());
-    let (mut failed, mut judged, mut missed) = (0, 0, 0);
-    for case in cases {
-        match compare(case, &network, (&ours, peer.as_ref()), effort) {
-            Ok(comparison) => {
-                println!("{}", line(&comparison));
-                judged += usize::from(comparison.is_met().is_some());
-                missed += usize::from(comparison.is_met() == Some(false));
-                if let Some(directory) = &options.json {
-                    let document = comparison.document(&network, &machine, perftest.as_ref());
-                    write(directory, &comparison, &document)?;
-                }
-            }
-            Err(error) => {
-                failed += 1;
-                println!(
-                    "{:<12}{:>9}  FAILED: {error}",
-                    case.test.to_string(),
-                    case.size
-                );
-            }
-        }
+    let mut tally = Tally::default();
+    if !cases.is_empty() {
+        println!("{}", heading());
+        bench.compare(cases, &mut tally)?;
     }
-    println!("goals: {judged} judged, {missed} missed; tests that did not run: {failed}");
-    if options.quick && missed > 0 {
+    if !of_layers.is_empty() {
+        println!("\nthe layers, in turns, with their defaults; echoes are whole round trips");
+        println!("{}", layers_heading());
+        bench.compare_layers(of_layers, &mut tally)?;
+    }
+    let Tally {
+        failed,
+        judged,
+        missed,
+    } = tally;
+    println!("\ngoals: {judged} judged, {missed} missed; tests that did not run: {failed}");
+    if !options.full && missed > 0 {
         println!("short runs on a busy machine say little: the full run decides");
     }
-    Ok(failed == 0 && (options.quick || missed == 0))
+    Ok(failed == 0 && (!options.full || missed == 0))
+}
+
+impl Bench<'_> {
+    fn wanted(&self, cases: Vec<Case>) -> Vec<Case> {
+        let wanted = |case: &Case| match &self.options.only {
+            Some(text) => case.to_string().contains(text),
+            None => true,
+        };
+        cases.into_iter().filter(wanted).collect()
+    }
+
+    /// rdma-core and perftest.
+    fn compare(&self, cases: Vec<Case>, tally: &mut Tally) -> anyhow::Result<()> {
+        let ours = Program::Ours(self.program.clone(), Layer::Core);
+        let peer = self.perftest.as_ref().map(|_| Program::Perftest);
+        for case in cases {
+            match compare(case, &self.network, (&ours, peer.as_ref()), self.effort) {
+                Ok(comparison) => {
+                    println!("{}", line(&comparison));
+                    tally.judged += usize::from(comparison.is_met().is_some());
+                    tally.missed += usize::from(comparison.is_met() == Some(false));
+                    let perftest = self.perftest.as_ref();
+                    let document = comparison.document(&self.network, &self.machine, perftest);
+                    self.write(&format!("core_{case}"), &document)?;
+                }
+                Err(error) => tally.fail(&case, &error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The layers.
+    fn compare_layers(&self, cases: Vec<Case>, tally: &mut Tally) -> anyhow::Result<()> {
+        for case in cases {
+            match layered(case, &self.network, &self.program, self.effort) {
+                Ok(layered) => {
+                    println!("{}", layers_line(&layered));
+                    let document = layered.document(&self.network, &self.machine);
+                    self.write(&format!("layers_{case}"), &document)?;
+                }
+                Err(error) => tally.fail(&case, &error),
+            }
+        }
+        Ok(())
+    }
+
+    fn describe(&self) {
+        let Self {
+            network, machine, ..
+        } = self;
+        println!(
+            "device {}, port {}, GID index {}, MTU {}",
+            network.device, network.port, network.gid_index, network.mtu
+        );
+        println!(
+            "kernel {}, {} processors ({}), a timestamp takes {:.0} ns (clock source {})",
+            machine.kernel,
+            machine.processors,
+            machine.processor,
+            machine.timestamp_nanos,
+            machine.clock_source
+        );
+        if machine.processors < 2 {
+            println!("both ends share one processor: their figures are those of the scheduler");
+        }
+        match &self.perftest {
+            Some(perftest) => println!("perftest: {}", perftest.version),
+            None => println!("perftest is not installed: rdma-core alone"),
+        }
+    }
+
+    fn write(&self, name: &str, document: &Value) -> anyhow::Result<()> {
+        let Some(directory) = &self.options.json else {
+            return Ok(());
+        };
+        let path = directory.join(format!("{name}.json"));
+        let text = serde_json::to_string(document)?;
+        fs::write(&path, text + "\n").with_context(|| format!("writing {}", path.display()))
+    }
+}
+
+impl Tally {
+    fn fail(&mut self, case: &Case, error: &rdma_bench::Error) {
+        self.failed += 1;
+        let test = case.test.to_string();
+        println!("{test:<12}{:>9}  FAILED: {error}", case.size);
+    }
 }
 
 /// The device and address that rdma-core chooses.
@@ -125,36 +224,4 @@ fn network() -> anyhow::Result<Network> {
         gid_index: address.gid_index,
         mtu: address.mtu.bytes(),
     })
-}
-
-fn describe(network: &Network, machine: &Machine, perftest: Option<&Perftest>) {
-    println!(
-        "device {}, port {}, GID index {}, MTU {}",
-        network.device, network.port, network.gid_index, network.mtu
-    );
-    println!(
-        "kernel {}, {} processors ({}), a timestamp takes {:.0} ns (clock source {})",
-        machine.kernel,
-        machine.processors,
-        machine.processor,
-        machine.timestamp_nanos,
-        machine.clock_source
-    );
-    if machine.processors < 2 {
-        println!("both ends share one processor: their figures are those of the scheduler");
-    }
-    match perftest {
-        Some(perftest) => println!("perftest: {}", perftest.version),
-        None => println!("perftest is not installed: rdma-core alone"),
-    }
-}
-
-fn write(
-    directory: &Path,
-    comparison: &Comparison,
-    document: &serde_json::Value,
-) -> anyhow::Result<()> {
-    let path = directory.join(format!("core_{}.json", comparison.case));
-    let text = serde_json::to_string(document)?;
-    fs::write(&path, text + "\n").with_context(|| format!("writing {}", path.display()))
 }

@@ -47,6 +47,16 @@ pub enum Metric {
     Bandwidth,
 }
 
+impl Metric {
+    /// What its figures are in, where one stands for a test.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Latency => "usec",
+            Self::Bandwidth => "messages/sec",
+        }
+    }
+}
+
 /// A test: what to measure of which operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Test {

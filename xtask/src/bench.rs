@@ -43,8 +43,9 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
     let results = project::target().join(PACKAGE);
     fs::create_dir_all(&results)?;
     let mut command: Vec<OsString> = vec![benchmark.path.clone().into(), "--bench".into()];
-    if choice.quick {
-        command.push("--quick".into());
+    // Without it the program runs its short set.
+    if !choice.quick {
+        command.push("--full".into());
     }
     command.extend(["--json".into(), results.clone().into()]);
     command.extend(choice.arguments);

@@ -88,6 +88,33 @@ impl Case {
         cases
     }
 
+    /// Every case of the comparison of layers.
+    pub fn of_layers(effort: Effort) -> Vec<Self> {
+        let sizes = match effort {
+            Effort::Quick => vec![8, 64 << 10],
+            Effort::Full => Self::JUDGED.to_vec(),
+        };
+        let verbs = [
+            Verb::Send,
+            Verb::Write,
+            Verb::Read,
+            Verb::FetchAndAdd,
+            Verb::Echo,
+        ];
+        let mut cases = Vec::new();
+        for verb in verbs {
+            for metric in [Metric::Latency, Metric::Bandwidth] {
+                let of_verb = |size: &usize| !verb.is_atomic() || *size == 8;
+                cases.extend(sizes.iter().copied().filter(of_verb).map(|size| Self {
+                    test: Test { verb, metric },
+                    size,
+                    iterations: effort.iterations(metric, size),
+                }));
+            }
+        }
+        cases
+    }
+
     /// Whether there is a goal for it.
     pub fn is_judged(&self) -> bool {
         Self::JUDGED.contains(&self.size)
@@ -121,5 +148,22 @@ mod tests {
         assert!(quick.iter().all(|case| case.iterations >= 20));
         let judged = |case: &&Case| case.is_judged();
         assert_eq!(Case::all(Effort::Full).iter().filter(judged).count(), 26);
+    }
+
+    #[test]
+    fn layers_are_compared_at_a_few_sizes() {
+        let names: Vec<String> = Case::of_layers(Effort::Quick)
+            .iter()
+            .map(Case::to_string)
+            .collect();
+        assert_eq!(names.len(), 18);
+        for name in [
+            "send_lat_8",
+            "read_bw_65536",
+            "atomic_bw_8",
+            "echo_lat_65536",
+        ] {
+            assert!(names.iter().any(|found| found == name), "{name}");
+        }
     }
 }

@@ -3,16 +3,18 @@
 //! The two ends of either are two processes on two processors. What both measure is the same: size,
 //! number of messages, queue depth, signaling, polling, MTU, GID index, inline data. Each pair of
 //! runs gives a ratio; the median of the ratios decides, so that what changes on the machine
-//! between two pairs does not.
+//! between two pairs does not. [`layered`] does the same with the layers of this workspace.
 
 mod case;
 mod ends;
+mod layers;
 mod outcome;
 mod program;
 mod run;
 mod table;
 
 pub use case::{Case, Effort};
+pub use layers::{Layered, layered, layers_heading, layers_line};
 pub use outcome::{Comparison, Goal, Pair};
 pub use program::{Network, Perftest, Program};
 pub use run::compare;

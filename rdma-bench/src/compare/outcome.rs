@@ -116,10 +116,7 @@ impl Comparison {
             "test": case.test.to_string(),
             "size": case.size,
             "iterations": case.iterations,
-            "unit": match case.test.metric {
-                Metric::Latency => "usec",
-                Metric::Bandwidth => "messages/sec",
-            },
+            "unit": case.test.metric.unit(),
             "device": network.device,
             "port": network.port,
             "gid_index": network.gid_index,
@@ -140,7 +137,7 @@ impl Comparison {
     }
 }
 
-fn middle(figures: impl Iterator<Item = f64>) -> Option<f64> {
+pub(super) fn middle(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = figures.collect();
     sorted.sort_unstable_by(f64::total_cmp);
     (!sorted.is_empty()).then(|| median(&sorted))

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::Case;
 use crate::error::{Error, Result};
+use crate::plan::Layer;
 use crate::statistics::Bandwidth;
 use crate::test::{Metric, Verb};
 
@@ -68,8 +69,8 @@ pub(super) fn in_path(name: &str) -> bool {
 /// A program that measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
-    /// `rdma-bench`, at this path.
-    Ours(PathBuf),
+    /// `rdma-bench`, at this path, with a layer.
+    Ours(PathBuf, Layer),
     /// The C program of the test.
     Perftest,
 }
@@ -87,7 +88,7 @@ impl Program {
     /// Its name for a test.
     pub(super) fn name(&self, case: &Case) -> String {
         match self {
-            Self::Ours(_) => format!("rdma-bench {}", case.test),
+            Self::Ours(_, layer) => format!("rdma-bench {} --layer {layer}", case.test),
             Self::Perftest => case.test.perftest_program(),
         }
     }
@@ -95,7 +96,7 @@ impl Program {
     /// The words that start either end.
     pub(super) fn words(&self, case: &Case, network: &Network, port: u16) -> Vec<OsString> {
         let mut words: Vec<OsString> = match self {
-            Self::Ours(path) => vec![path.into(), case.test.to_string().into()],
+            Self::Ours(path, _) => vec![path.into(), case.test.to_string().into()],
             Self::Perftest => vec![case.test.perftest_program().into(), "-F".into()],
         };
         let mut option = |name: &str, value: String| words.extend([name.into(), value.into()]);
@@ -107,6 +108,10 @@ impl Program {
         option("-n", case.iterations.to_string());
         if !case.test.verb.is_atomic() {
             option("-s", case.size.to_string());
+        }
+        if let Self::Ours(_, layer @ (Layer::Async | Layer::Rpc)) = self {
+            option("--layer", layer.to_string());
+            return words;
         }
         if matches!(case.test.verb, Verb::Send | Verb::Write) {
             option("-I", "0".into());
@@ -124,7 +129,7 @@ impl Program {
     /// What the client gets besides: the host, and where to write its document.
     pub(super) fn client_words(&self, document: &Path) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["127.0.0.1".into()];
-        if let Self::Ours(_) = self {
+        if let Self::Ours(..) = self {
             words.extend(["--out_json", "--out_json_file"].map(OsString::from));
             words.push(document.into());
         }
@@ -146,7 +151,7 @@ impl Program {
                     document: None,
                 })
             }
-            Self::Ours(_) => {
+            Self::Ours(..) => {
                 let text = fs::read_to_string(document)
                     .map_err(|error| refuse(format!("{}: {error}", document.display())))?;
                 let document: Value = serde_json::from_str(&text)
@@ -224,8 +229,11 @@ mod tests {
         };
         let case = case(Verb::Write, Metric::Bandwidth, 8);
         let words = |program: Program| program.words(&case, &network, 20000)[2..].to_vec();
-        let ours = words(Program::Ours("rdma-bench".into()));
+        let ours = words(Program::Ours("rdma-bench".into(), Layer::Core));
         assert_eq!(ours, words(Program::Perftest));
         assert!(ours.contains(&"-Q".into()) && ours.contains(&"-I".into()));
+        let layered = words(Program::Ours("rdma-bench".into(), Layer::Async));
+        assert!(layered.ends_with(&["--layer".into(), "async".into()]));
+        assert!(!layered.contains(&"-Q".into()) && !layered.contains(&"-I".into()));
     }
 }

@@ -52,10 +52,10 @@ pub fn compare(
     Ok(comparison)
 }
 
-fn measure(program: &Program, case: &Case, network: &Network) -> Result<Reading> {
+pub(super) fn measure(program: &Program, case: &Case, network: &Network) -> Result<Reading> {
     let mut outcome = once(program, case, network);
     for _ in 1..TRIES {
-        if matches!(program, Program::Ours(_)) || outcome.is_ok() {
+        if matches!(program, Program::Ours(..)) || outcome.is_ok() {
             break;
         }
         outcome = once(program, case, network);

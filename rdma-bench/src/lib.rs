@@ -61,3 +61,8 @@ pub use error::{Error, Result};
 pub use plan::{Completion, Layer, Length, Plan, Settings};
 pub use recorder::Recorder;
 pub use test::{Metric, Test, Verb};
+
+/// The examples of the workspace's README, which are tested as this crate's.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -124,8 +124,8 @@ fn latency(words: &str, size: f64, at_server: bool) {
     assert_eq!(figures(&server).len(), usize::from(at_server), "{server}");
 }
 
-/// Runs a bandwidth test and checks what both ends say.
-fn bandwidth(words: &str, size: f64) {
+/// Runs a bandwidth test, checks what both ends say, and returns the client's peak.
+fn rates(words: &str, size: f64) -> f64 {
     let ends = both(&format!("{words} -n 300"));
     for printed in &ends {
         let lines = figures(printed);
@@ -141,8 +141,12 @@ fn bandwidth(words: &str, size: f64) {
         );
         assert!(peak == 0.0 || peak >= average - 0.01, "{printed}");
     }
-    let peak = figures(&ends[1])[0][2];
-    assert!(peak > 0.0, "{}", ends[1]);
+    figures(&ends[1])[0][2]
+}
+
+/// Runs a bandwidth test that measures a peak.
+fn bandwidth(words: &str, size: f64) {
+    assert!(rates(words, size) > 0.0, "{words}");
 }
 
 #[test]
@@ -196,6 +200,52 @@ fn atomic_bandwidth() {
 }
 
 #[test]
+fn latency_of_futures() {
+    latency("send_lat --layer async -s 8", 8.0, true);
+    latency("send_lat --layer async -s 64K", 65536.0, true);
+    latency("send_lat --layer async -s 8 --completion event", 8.0, true);
+    latency("write_lat --layer async -s 8", 8.0, true);
+    latency("write_lat --layer async -s 64K --threads 2", 65536.0, true);
+    latency("read_lat --layer async -s 4K -m 1024", 4096.0, false);
+    latency("atomic_lat --layer async", 8.0, false);
+    latency(
+        "atomic_lat --layer async -A CMP_AND_SWAP --completion busy",
+        8.0,
+        false,
+    );
+}
+
+#[test]
+fn bandwidth_of_futures() {
+    for words in [
+        "send_bw -s 512",
+        "send_bw -s 64K -t 16",
+        "write_bw -s 512",
+        "read_bw -s 512",
+        "read_bw -s 64K",
+    ] {
+        let size = if words.contains("64K") {
+            65536.0
+        } else {
+            512.0
+        };
+        assert_eq!(rates(&format!("{words} --layer async"), size), 0.0);
+    }
+    assert_eq!(rates("atomic_bw --layer async", 8.0), 0.0);
+    let swap = "atomic_bw --layer async -A CMP_AND_SWAP --completion event";
+    assert_eq!(rates(swap, 8.0), 0.0);
+}
+
+#[test]
+fn calls() {
+    latency("echo_lat -s 2", 2.0, false);
+    latency("echo_lat -s 1M", 1_048_576.0, false);
+    latency("echo_lat -s 8 --threads 2", 8.0, false);
+    assert_eq!(rates("echo_bw -s 512", 512.0), 0.0);
+    assert_eq!(rates("echo_bw -s 64K -t 8", 65536.0), 0.0);
+}
+
+#[test]
 fn every_size() {
     let [_, client] = both("write_lat -a -n 5");
     let sizes: Vec<f64> = figures(&client).iter().map(|line| line[0]).collect();
@@ -205,7 +255,18 @@ fn every_size() {
 
 #[test]
 fn a_certain_time() {
-    let words = ["send_lat", "write_lat", "read_lat", "send_bw", "write_bw"];
+    let words = [
+        "send_lat",
+        "write_lat",
+        "read_lat",
+        "send_bw",
+        "write_bw",
+        "send_lat --layer async",
+        "send_bw --layer async",
+        "read_bw --layer async",
+        "echo_lat",
+        "echo_bw",
+    ];
     for word in words {
         let [_, client] = both(&format!("{word} -s 8 -D 1"));
         let lines = figures(&client);
@@ -234,8 +295,10 @@ fn samples_and_json() {
 /// Starts a test that goes on for long, kills one end and returns what the other one says.
 fn survivor(test: &str, server_dies: bool) -> String {
     let port = free_port();
-    let words = [test, "-D", "100", "-s", "8", "-p", &port, "127.0.0.1"];
-    let server = Run::start(&words[..7]);
+    let mut words: Vec<&str> = test.split_whitespace().collect();
+    words.extend(["-D", "100", "-s", "8", "-p", &port]);
+    let server = Run::start(&words);
+    words.push("127.0.0.1");
     let client = Run::start(&words);
     thread::sleep(Duration::from_secs(2));
     let (dies, lives) = if server_dies {
@@ -255,7 +318,17 @@ fn survivor(test: &str, server_dies: bool) -> String {
 
 #[test]
 fn a_peer_that_dies_ends_the_other() {
-    for test in ["send_lat", "write_lat", "send_bw", "write_bw", "read_lat"] {
+    let tests = [
+        "send_lat",
+        "write_lat",
+        "send_bw",
+        "write_bw",
+        "read_lat",
+        "send_lat --layer async",
+        "write_bw --layer async",
+        "echo_bw",
+    ];
+    for test in tests {
         for server_dies in [false, true] {
             let said = survivor(test, server_dies);
             assert!(

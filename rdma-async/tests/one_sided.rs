@@ -207,18 +207,18 @@ fn more_operations_than_the_queue_holds_wait_their_turn() {
 #[test]
 fn futures_that_are_done_and_not_polled_hold_up_nobody_else() {
     run(async {
+        const LONG: usize = 2 << 20;
         let (client, server) = pair_with(|builder| builder.send_depth(8).receive_depth(8)).await;
-        let remote = client.request_remote_mr(layout(64)).await.unwrap();
-        let source = pattern(&client, 64, 1);
+        let remote = client.request_remote_mr(layout(LONG)).await.unwrap();
         let mut targets: Vec<_> = (0..8)
-            .map(|_| RemoteMr::from_token(remote.token()))
+            .map(|_| client.alloc_local_mr(layout(LONG)).unwrap())
             .collect();
-        let writes = targets
+        let reads = targets
             .iter_mut()
-            .map(|to| Box::pin(client.write(&source, to)));
-        let mut writes: Vec<_> = writes.collect();
-        for write in &mut writes {
-            poll_fn(|cx| Poll::Ready(drop(write.as_mut().poll(cx)))).await;
+            .map(|to| Box::pin(client.read(to, &remote)));
+        let mut reads: Vec<_> = reads.collect();
+        for read in &mut reads {
+            poll_fn(|cx| Poll::Ready(drop(read.as_mut().poll(cx)))).await;
         }
         // The peer's sends depend on this end's credits, and its request on an answer of this end.
         let message = pattern(&server, 32, 7);
@@ -234,7 +234,7 @@ fn futures_that_are_done_and_not_polled_hold_up_nobody_else() {
             }
         };
         tokio::join!(sends, receives);
-        drop(writes);
+        drop(reads);
     });
 }
 

@@ -1,0 +1,287 @@
+//! Wrong settings, peers that are not there or not what they should be: errors, in bounded time.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use common::hostile::{HELLO_LEN, hello, prepared};
+use common::{check, join, listen, run};
+use rdma_async::{Error, RdmaBuilder, RdmaListener};
+use rdma_core::{Endpoint, Error as VerbsError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// A device, a port or an index that is wrong is an error of whichever call uses it first.
+#[test]
+fn wrong_settings_are_named() {
+    run(async {
+        let builder = RdmaBuilder::default;
+        let outcome = builder().device("no_such_device").bind("127.0.0.1:0").await;
+        let Err(Error::Verbs(VerbsError::UnknownDevice { name, available })) = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(name, "no_such_device");
+        assert!(!available.is_empty());
+        let outcome = builder()
+            .device("no_such_device")
+            .connect("127.0.0.1:1")
+            .await;
+        assert!(matches!(
+            outcome,
+            Err(Error::Verbs(VerbsError::UnknownDevice { .. }))
+        ));
+        for port in [0, 99] {
+            let outcome = builder().port(port).listen("127.0.0.1:0").await;
+            let named = matches!(outcome, Err(Error::Verbs(VerbsError::UnknownPort { .. })));
+            assert!(named, "{outcome:?}");
+        }
+        for index in [200, 5000, u32::MAX] {
+            let outcome = builder().gid_index(index).connect("127.0.0.1:1").await;
+            let named = matches!(
+                outcome,
+                Err(Error::Verbs(VerbsError::UnknownGidIndex { .. }))
+            );
+            assert!(named, "{outcome:?}");
+        }
+    });
+}
+
+#[test]
+fn an_address_that_is_none_or_taken_is_an_error() {
+    run(async {
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = taken.local_addr().unwrap();
+        let outcome = RdmaBuilder::default().bind(address).await;
+        assert!(matches!(outcome, Err(Error::Tcp { .. })), "{outcome:?}");
+        let outcome = RdmaBuilder::default().connect("no address").await;
+        assert!(matches!(outcome, Err(Error::Tcp { .. })), "{outcome:?}");
+    });
+}
+
+#[test]
+fn nobody_listens() {
+    run(async {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let outcome = RdmaBuilder::default().connect(address).await;
+        let Err(error @ Error::Tcp { .. }) = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert!(error.to_string().contains(&address.to_string()), "{error}");
+    });
+}
+
+#[test]
+fn who_accepts_and_says_nothing_is_given_up() {
+    run(async {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let limit = Duration::from_millis(300);
+        let builder = RdmaBuilder::default().connect_timeout(limit);
+        let outcome = builder.connect(silent.local_addr().unwrap()).await;
+        let expected = matches!(outcome, Err(Error::Timeout { limit: over, .. }) if over == limit);
+        assert!(expected, "{outcome:?}");
+    });
+}
+
+/// What a wrong peer says, and whether it goes away afterwards.
+struct Talk {
+    what: &'static str,
+    says: Vec<u8>,
+    leaves: bool,
+}
+
+/// Everything that a wrong peer might say, on either side.
+fn talks() -> Vec<Talk> {
+    let (_domain, own) = prepared();
+    let right = hello(&own.endpoint());
+    let mut talks = Vec::new();
+    let mut talk = |what, says: &[u8], leaves| {
+        talks.push(Talk {
+            what,
+            says: says.to_vec(),
+            leaves,
+        });
+    };
+    talk("nothing", &[], true);
+    talk("five bytes", &right[..5], true);
+    talk("half a hello", &right[..HELLO_LEN / 2], true);
+    talk("a hello and nothing more", &right, true);
+    talk("HTTP", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", false);
+    talk(
+        "TLS",
+        &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 0, 0, 0],
+        false,
+    );
+    talk("random bytes", &common::bytes(100, 0x5a), false);
+    talk("a mebibyte", &vec![0xaa; 1 << 20], false);
+    let spoiled = |at: usize, with: &[u8]| {
+        let mut bytes = right;
+        bytes[at..at + with.len()].copy_from_slice(with);
+        bytes
+    };
+    talk("another version", &spoiled(8, &[0, 99]), false);
+    talk("no receives", &spoiled(10, &[0, 0]), false);
+    talk("no control receives", &spoiled(12, &[0, 1]), false);
+    talk(
+        "a queue pair number above 24 bits",
+        &spoiled(18, &[0xff; 4]),
+        false,
+    );
+    talk(
+        "a packet sequence above 24 bits",
+        &spoiled(22, &[0xff; 4]),
+        false,
+    );
+    talk("no such MTU", &spoiled(18 + 26, &[77]), false);
+    let ready = |bytes: [u8; HELLO_LEN], ready: u8| [&bytes[..], &[ready]].concat();
+    talk("another word than ready", &ready(right, 0x15), false);
+    // A GID that no route leads to; a device may notice, or not.
+    talk(
+        "a GID of nowhere",
+        &ready(spoiled(26, &[0; 16]), 0x15),
+        false,
+    );
+    talk(
+        "a GID of everywhere",
+        &ready(spoiled(26, &[0xff; 16]), 0x15),
+        false,
+    );
+    talks
+}
+
+/// Says it, and goes on listening until the other end hangs up.
+async fn say(stream: &mut TcpStream, talk: &Talk) {
+    // It may be cut off in the middle.
+    drop(stream.write_all(&talk.says).await);
+    if talk.leaves {
+        drop(stream.shutdown().await);
+    }
+    let mut heard = Vec::new();
+    drop(stream.read_to_end(&mut heard).await);
+}
+
+fn brief(builder: RdmaBuilder) -> RdmaBuilder {
+    builder.connect_timeout(Duration::from_secs(20))
+}
+
+/// The next outcome of accepting.
+async fn refusal(listener: &mut RdmaListener) -> String {
+    match listener.accept().await {
+        Err(error @ Error::Handshake { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_listener_refuses_wrong_peers_and_serves_right_ones() {
+    run(async {
+        let mut listener = listen(brief).await;
+        let address = listener.local_address().unwrap();
+        for talk in talks() {
+            let talking = async {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                say(&mut stream, &talk).await;
+            };
+            let ((), reason) = tokio::join!(talking, refusal(&mut listener));
+            assert!(reason.contains("127.0.0.1"), "{}: {reason}", talk.what);
+        }
+        let (client, server) = join(&mut listener, brief).await;
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn a_client_refuses_wrong_servers() {
+    run(async {
+        for talk in talks() {
+            let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address: SocketAddr = server.local_addr().unwrap();
+            let talking = async {
+                let (mut stream, _) = server.accept().await.unwrap();
+                say(&mut stream, &talk).await;
+            };
+            let connecting = brief(RdmaBuilder::default()).connect(address);
+            let ((), outcome) = tokio::join!(talking, connecting);
+            let refused = matches!(outcome, Err(Error::Handshake { .. }));
+            assert!(refused, "{}: {outcome:?}", talk.what);
+        }
+    });
+}
+
+#[test]
+fn silent_peers_keep_nobody_from_connecting() {
+    run(async {
+        let mut listener = listen(brief).await;
+        let address = listener.local_address().unwrap();
+        let mut silent = Vec::new();
+        for at in 0..20 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(&b"RDMAsync"[..at % 9]).await.unwrap();
+            silent.push(stream);
+        }
+        let (client, server) = join(&mut listener, brief).await;
+        check(&client, &server).await;
+        drop(silent);
+        for _ in 0..20 {
+            refusal(&mut listener).await;
+        }
+        check(&server, &client).await;
+    });
+}
+
+#[test]
+fn a_slow_peer_is_given_up_in_time() {
+    run(async {
+        let limit = Duration::from_millis(300);
+        let mut listener = listen(|builder| builder.connect_timeout(limit)).await;
+        let address = listener.local_address().unwrap();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let reason = refusal(&mut listener).await;
+        assert!(reason.contains("longer than"), "{reason}");
+        drop(stream);
+    });
+}
+
+#[test]
+fn listening_for_one_passes_over_wrong_ones() {
+    run(async {
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let server = tokio::spawn(brief(RdmaBuilder::default()).listen(address));
+        let talking = talks().into_iter().map(|talk| async move {
+            let mut stream = loop {
+                if let Ok(stream) = TcpStream::connect(address).await {
+                    break stream;
+                }
+                tokio::task::yield_now().await;
+            };
+            say(&mut stream, &talk).await;
+        });
+        futures_util::future::join_all(talking).await;
+        let client = brief(RdmaBuilder::default())
+            .connect(address)
+            .await
+            .unwrap();
+        let server = server.await.unwrap().unwrap();
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn saying_more_after_the_handshake_ends_the_connection() {
+    run(async {
+        let mut listener = listen(brief).await;
+        let address = listener.local_address().unwrap();
+        let hostile = common::hostile::Hostile::connect(address);
+        let (mut hostile, server) = tokio::join!(hostile, listener.accept());
+        let server = server.unwrap();
+        hostile.stream.write_all(b"more").await.unwrap();
+        let end = server.ended().await.to_string();
+        assert!(end.contains("after the handshake"), "{end}");
+        let endpoint: Endpoint = hostile.queue_pair.local();
+        assert_ne!(endpoint.queue_pair, 0);
+    });
+}

@@ -1,0 +1,300 @@
+//! Futures that are dropped or forgotten while their operations are in flight.
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+
+use common::{
+    assert_disconnected, bytes, check, layout, pair, pair_with, pattern, poll_and_drop, run,
+};
+use rdma_async::{
+    CompletionMode, LocalMr, LocalMrReadAccess, LocalMrWriteAccess, Rdma, RdmaBuilder, RemoteMr,
+};
+
+const ROUNDS: usize = 200;
+
+/// Ends that sleep at once, so that a first poll seldom sees the end of an operation.
+async fn sleepy() -> (Rdma, Rdma) {
+    pair_with(|builder| builder.completion(CompletionMode::Event)).await
+}
+
+/// Waits until the memory can be written again; a look in the meantime never waits.
+async fn settled(region: &mut LocalMr) {
+    while region.try_as_mut_slice().is_err() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[test]
+fn dropped_writes_and_reads_end_by_themselves() {
+    run(async {
+        // Some devices have done a short operation by the time they have it.
+        for (len, rounds) in [(64, ROUNDS), (1 << 20, 20)] {
+            let (client, server) = sleepy().await;
+            let mut remote = client.request_remote_mr(layout(len)).await.unwrap();
+            let mut source = pattern(&client, len, 1);
+            let mut target = client.alloc_local_mr(layout(len)).unwrap();
+            for _ in 0..rounds {
+                poll_and_drop(client.write(&source, &mut remote));
+                // It is only read, so it can be read here, at any time.
+                assert_eq!(source.try_as_slice().unwrap().len(), len);
+                settled(&mut source).await;
+                poll_and_drop(client.read(&mut target, &remote));
+                if let Err(error) = target.try_as_slice() {
+                    assert!(error.to_string().contains("in use"), "{error}");
+                }
+                settled(&mut target).await;
+                assert!(target.as_slice() == bytes(len, 1));
+                target.as_mut_slice().fill(0);
+                let word = remote.get_mut(0..8);
+                poll_and_drop(client.fetch_and_add(&mut word.unwrap(), 0));
+            }
+            check(&client, &server).await;
+            check(&server, &client).await;
+        }
+    });
+}
+
+#[test]
+fn dropped_operations_that_wait_for_a_slot_leave_nothing_behind() {
+    run(async {
+        const LONG: usize = 2 << 20;
+        let small = |builder: RdmaBuilder| builder.send_depth(8).completion(CompletionMode::Event);
+        let (client, server) = pair_with(small).await;
+        let long = client.request_remote_mr(layout(LONG)).await.unwrap();
+        let remote = client.request_remote_mr(layout(8)).await.unwrap();
+        let words = || (0..20).map(|_| RemoteMr::from_token(remote.token()));
+        for _ in 0..10 {
+            let mut context = Context::from_waker(Waker::noop());
+            // These keep the slots for a while.
+            let mut targets: Vec<_> = (0..8)
+                .map(|_| client.alloc_local_mr(layout(LONG)).unwrap())
+                .collect();
+            let reads = targets
+                .iter_mut()
+                .map(|to| Box::pin(client.read(to, &long)));
+            let mut reads: Vec<_> = reads.collect();
+            let mut dropped: Vec<_> = words().collect();
+            let adds = dropped
+                .iter_mut()
+                .map(|word| Box::pin(client.fetch_and_add(word, 1)));
+            let mut adds: Vec<_> = adds.collect();
+            for read in &mut reads {
+                drop(read.as_mut().poll(&mut context));
+            }
+            for add in &mut adds {
+                drop(add.as_mut().poll(&mut context));
+            }
+            drop((adds, reads));
+            // Everything that an operation takes is there again.
+            let adds = words().map(|mut word| {
+                let client = &client;
+                async move { client.fetch_and_add(&mut word, 0).await }
+            });
+            futures_util::future::try_join_all(adds).await.unwrap();
+        }
+        let mut word = RemoteMr::from_token(remote.token());
+        assert!(client.fetch_and_add(&mut word, 0).await.unwrap() <= 200);
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn a_dropped_send_arrives_once_or_not_at_all() {
+    run(async {
+        let (client, server) = sleepy().await;
+        let receiver = async {
+            let mut last = None;
+            loop {
+                let message = server.receive().await.unwrap();
+                let number = u32::from_ne_bytes(message.as_slice()[..4].try_into().unwrap());
+                assert!(last < Some(number), "{number} after {last:?}");
+                last = Some(number);
+                if number == u32::MAX {
+                    return;
+                }
+            }
+        };
+        let sender = async {
+            for number in 0..ROUNDS as u32 {
+                // Every third is too long for one piece.
+                let mut message = pattern(&client, if number % 3 == 0 { 6000 } else { 60 }, 0);
+                message.as_mut_slice()[..4].copy_from_slice(&number.to_ne_bytes());
+                poll_and_drop(client.send(&message));
+                if number % 2 == 0 {
+                    settled(&mut message).await;
+                }
+            }
+            let mut message = pattern(&client, 60, 0);
+            message.as_mut_slice()[..4].fill(0xff);
+            client.send(&message).await.unwrap();
+        };
+        tokio::join!(receiver, sender);
+        check(&client, &server).await;
+        check(&server, &client).await;
+    });
+}
+
+#[test]
+fn sends_that_wait_for_credits_take_none_when_dropped() {
+    run(async {
+        let few = |builder: RdmaBuilder| builder.receive_depth(2);
+        let (client, server) = pair_with(few).await;
+        let message = pattern(&client, 16, 3);
+        let long = pattern(&client, 6000, 4);
+        client.send(&message).await.unwrap();
+        client.send(&message).await.unwrap();
+        let mut remote = client.request_remote_mr(layout(16)).await.unwrap();
+        for _ in 0..ROUNDS {
+            assert!(poll_and_drop(client.send(&message)).is_none());
+            assert!(poll_and_drop(client.send(&long)).is_none());
+            assert!(poll_and_drop(client.write_with_immediate(&message, &mut remote, 1)).is_none());
+        }
+        for _ in 0..2 {
+            assert_eq!(server.receive().await.unwrap().as_slice(), bytes(16, 3));
+        }
+        for _ in 0..20 {
+            client.send(&message).await.unwrap();
+            assert_eq!(server.receive().await.unwrap().as_slice(), bytes(16, 3));
+        }
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn dropped_receives_lose_no_message() {
+    run(async {
+        const COUNT: usize = 60;
+        let (client, server) = sleepy().await;
+        let sender = async {
+            for at in 0..COUNT {
+                let len = if at % 2 == 0 { 40 } else { 20_000 };
+                client.send(&pattern(&client, len, at as u8)).await.unwrap();
+            }
+        };
+        let receiver = async {
+            for at in 0..COUNT {
+                let message = loop {
+                    if let Some(message) = poll_and_drop(server.receive()) {
+                        break message.unwrap();
+                    }
+                    // A long one that is given up again and again would never be read.
+                    if at % 4 == 1 {
+                        break server.receive().await.unwrap();
+                    }
+                    if at % 4 == 3 {
+                        poll_and_drop(server.receive());
+                        break server.receive().await.unwrap();
+                    }
+                    tokio::task::yield_now().await;
+                };
+                let len = if at % 2 == 0 { 40 } else { 20_000 };
+                assert!(message.as_slice() == bytes(len, at as u8), "message {at}");
+            }
+        };
+        tokio::join!(sender, receiver);
+        for _ in 0..ROUNDS {
+            assert!(poll_and_drop(server.receive()).is_none());
+            assert!(poll_and_drop(server.receive_local_mr()).is_none());
+            assert!(poll_and_drop(server.receive_remote_mr()).is_none());
+            assert!(poll_and_drop(server.receive_write_immediate()).is_none());
+        }
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn a_rendezvous_keeps_its_memory_until_the_peer_is_done() {
+    run(async {
+        let (client, server) = sleepy().await;
+        let mut message = pattern(&client, 6000, 5);
+        {
+            let mut send = pin!(client.send(&message));
+            // Until it was offered: its message is the next to be received.
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(send.as_mut().poll(&mut context).is_pending());
+        }
+        // It was offered, and the peer has not come for it.
+        assert!(message.try_as_mut_slice().is_err());
+        assert_eq!(message.try_as_slice().unwrap().len(), 6000);
+        let received = server.receive().await.unwrap();
+        assert!(received.as_slice() == bytes(6000, 5));
+        settled(&mut message).await;
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn forgotten_futures_keep_their_memory_claimed_and_nothing_else() {
+    run(async {
+        let (client, server) = sleepy().await;
+        let mut remote = client.request_remote_mr(layout(4096)).await.unwrap();
+        for _ in 0..50 {
+            let mut target = client.alloc_local_mr(layout(4096)).unwrap();
+            let mut read = Box::pin(client.read(&mut target, &remote));
+            let polled = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if polled.is_pending() {
+                std::mem::forget(read);
+            } else {
+                drop(read);
+            }
+            settled(&mut target).await;
+            let source = pattern(&client, 4096, 1);
+            let mut write = Box::pin(client.write(&source, &mut remote));
+            let polled = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if polled.is_pending() {
+                std::mem::forget(write);
+            } else {
+                drop(write);
+            }
+        }
+        check(&client, &server).await;
+        check(&server, &client).await;
+    });
+}
+
+#[test]
+fn memory_dropped_in_flight_is_not_used_before_the_device_is_done() {
+    run(async {
+        let (client, server) = sleepy().await;
+        let remote = client.request_remote_mr(layout(1 << 16)).await.unwrap();
+        let mut filled = RemoteMr::from_token(remote.token());
+        client
+            .write(&pattern(&client, 1 << 16, 8), &mut filled)
+            .await
+            .unwrap();
+        for _ in 0..ROUNDS {
+            let mut target = client.alloc_local_mr(layout(1 << 16)).unwrap();
+            poll_and_drop(client.read(&mut target, &remote));
+            drop(target);
+            // Were it the same memory, the read would write into it.
+            let fresh = client.alloc_local_mr(layout(1 << 16)).unwrap();
+            tokio::task::yield_now().await;
+            assert!(fresh.as_slice().iter().all(|&byte| byte == 0));
+        }
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn a_connection_can_be_dropped_with_everything_in_flight() {
+    run(async {
+        for _ in 0..20 {
+            let (client, server) = pair().await;
+            let remote = client.request_remote_mr(layout(1 << 16)).await.unwrap();
+            let mut target = client.alloc_local_mr(layout(1 << 16)).unwrap();
+            let mut given = RemoteMr::from_token(remote.token());
+            let source = pattern(&client, 1 << 16, 1);
+            poll_and_drop(client.read(&mut target, &remote));
+            poll_and_drop(client.write(&source, &mut given));
+            poll_and_drop(client.send(&source));
+            drop(client);
+            // The memory outlives the connection and is the program's again.
+            settled(&mut target).await;
+            drop((target, source, remote));
+            assert_disconnected(server.receive_local_mr().await);
+        }
+    });
+}

@@ -1,0 +1,313 @@
+//! A peer that speaks the handshake and then breaks the rules.
+
+mod common;
+
+use common::hostile::{Hostile, frame, kind};
+use common::{check, join, layout, listen, pattern, run};
+use rdma_async::{Error, LocalMrReadAccess, Rdma, RdmaBuilder, RdmaListener};
+use rdma_core::RemoteMemory;
+
+const NONE: (u16, u16) = (0, 0);
+
+fn plain(builder: RdmaBuilder) -> RdmaBuilder {
+    builder.receive_depth(8).remote_memory_limit(1 << 20)
+}
+
+async fn victim(listener: &mut RdmaListener) -> (Hostile, Rdma) {
+    let address = listener.local_address().unwrap();
+    let (hostile, server) = tokio::join!(Hostile::connect(address), listener.accept());
+    (hostile, server.unwrap())
+}
+
+fn token(len: u64) -> [u8; RemoteMemory::ENCODED_LEN] {
+    let memory = RemoteMemory {
+        address: 0x1000,
+        len,
+        rkey: 77,
+    };
+    memory.to_bytes()
+}
+
+fn request(size: u64, align: u64) -> Vec<u8> {
+    [size.to_be_bytes(), align.to_be_bytes()].concat()
+}
+
+/// That the victim ended the connection because of what the peer sent.
+async fn assert_ends(server: &Rdma, what: &str) {
+    let end = server.ended().await;
+    let blamed = matches!(&end, Error::Disconnected { reason } if reason.contains("the peer sent"));
+    assert!(blamed, "{what}: {end}");
+    // Nothing waits, nothing panics.
+    assert!(server.receive_local_mr().await.is_err());
+    assert!(server.request_remote_mr(layout(8)).await.is_err());
+}
+
+#[test]
+fn broken_frames_end_the_connection() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let (good, good_server) = join(&mut listener, plain).await;
+        let wrong: Vec<(&str, Vec<u8>)> = vec![
+            ("a short message", vec![1, 0, 0]),
+            ("one byte", vec![kind::CREDIT]),
+            ("kind 0", frame(0, NONE, 0, &[])),
+            ("kind 11", frame(11, NONE, 0, &[])),
+            ("kind 255", frame(255, NONE, 0, &[9; 40])),
+            ("credit with a body", frame(kind::CREDIT, NONE, 0, &[1])),
+            (
+                "data credits above all",
+                frame(kind::CREDIT, (1, 0), 0, &[]),
+            ),
+            (
+                "control credits above all",
+                frame(kind::CREDIT, (0, 1), 0, &[]),
+            ),
+            (
+                "the most credits",
+                frame(kind::DATA, (u16::MAX, u16::MAX), 0, &[]),
+            ),
+            (
+                "a lease that is none returned",
+                frame(kind::RETURN, NONE, 1, &[]),
+            ),
+            (
+                "a lease that is none released",
+                frame(kind::RELEASE, NONE, u64::MAX, &[]),
+            ),
+            (
+                "a rendezvous without a place",
+                frame(kind::RENDEZVOUS, NONE, 1, &[1; 19]),
+            ),
+            (
+                "a rendezvous of nothing",
+                frame(kind::RENDEZVOUS, NONE, 1, &token(0)),
+            ),
+            ("a grant cut off", frame(kind::GRANT, NONE, 1, &token(8))),
+            (
+                "a refusal without reason",
+                frame(kind::REFUSE, NONE, 1, &[3]),
+            ),
+            ("an offer cut off", frame(kind::OFFER, NONE, 1, &[0; 10])),
+            ("a request cut off", frame(kind::REQUEST, NONE, 1, &[0; 15])),
+            (
+                "a doubtful outcome",
+                frame(kind::RENDEZVOUS_DONE, NONE, 1, &[2]),
+            ),
+        ];
+        for (what, bytes) in wrong {
+            let (mut hostile, server) = victim(&mut listener).await;
+            hostile.send(&bytes);
+            assert_ends(&server, what).await;
+            drop(hostile);
+        }
+        check(&good, &good_server).await;
+        let (client, server) = join(&mut listener, plain).await;
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn a_message_longer_than_a_receive_ends_the_connection() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let (mut hostile, server) = victim(&mut listener).await;
+        hostile.send(&frame(kind::DATA, NONE, 0, &vec![0; 64 << 10]));
+        let end = server.ended().await;
+        let told = matches!(end, Error::Work(_) | Error::Disconnected { .. });
+        assert!(told, "{end:?}");
+    });
+}
+
+#[test]
+fn more_of_anything_than_there_are_credits_ends_the_connection() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let floods = [
+            frame(kind::DATA, NONE, 0, b"spam"),
+            frame(kind::RENDEZVOUS, NONE, 1, &token(8000)),
+            frame(kind::OFFER, NONE, 1, &token(8)),
+        ];
+        for flood in floods {
+            let (mut hostile, server) = victim(&mut listener).await;
+            for _ in 0..9 {
+                hostile.send(&flood);
+            }
+            assert_ends(&server, "a flood").await;
+        }
+        // What there was room for is received.
+        let (mut hostile, server) = victim(&mut listener).await;
+        for _ in 0..9 {
+            hostile.send(&frame(kind::DATA, NONE, 0, b"spam"));
+        }
+        server.ended().await;
+        for _ in 0..8 {
+            assert_eq!(server.receive().await.unwrap().as_slice(), b"spam");
+        }
+        assert!(server.receive().await.is_err());
+    });
+}
+
+#[test]
+fn absurd_requests_are_refused_and_right_ones_granted() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let (mut hostile, server) = victim(&mut listener).await;
+        let absurd = [
+            (0, 8),
+            (u64::MAX, 8),
+            (u64::MAX, u64::MAX),
+            (1 << 62, 1),
+            (8, 0),
+            (8, 3),
+            (8, u64::MAX),
+            (1, 1 << 63),
+            (1, 1 << 40),
+            ((1 << 20) + 1, 1),
+        ];
+        for (id, (size, align)) in absurd.into_iter().enumerate() {
+            hostile.send(&frame(
+                kind::REQUEST,
+                (0, 1),
+                id as u64,
+                &request(size, align),
+            ));
+            // The credit above is for the answer to the one before.
+            if id == 0 {
+                server.ended().await;
+                break;
+            }
+        }
+        let (mut hostile, server) = victim(&mut listener).await;
+        let mut owed = 0;
+        for (id, (size, align)) in absurd.into_iter().enumerate() {
+            let asked = request(size, align);
+            hostile.send(&frame(kind::REQUEST, (0, owed), id as u64, &asked));
+            let answer = hostile.receive().await;
+            owed = 1;
+            assert_eq!(
+                answer[0],
+                kind::REFUSE,
+                "{size} bytes at {align}: {answer:?}"
+            );
+            assert_eq!(answer[8..16], (id as u64).to_be_bytes());
+        }
+        hostile.send(&frame(kind::REQUEST, (0, owed), 99, &request(64, 64)));
+        assert_eq!(hostile.receive().await[0], kind::GRANT);
+        assert!(server.failure().is_none());
+    });
+}
+
+#[test]
+fn who_asks_and_takes_no_answers_is_disconnected() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let (mut hostile, server) = victim(&mut listener).await;
+        // It never gives a credit for the answers.
+        let mut asked = 0;
+        while server.failure().is_none() {
+            hostile.send(&frame(kind::REQUEST, NONE, asked, &request(1, 1)));
+            asked += 1;
+            hostile.poll();
+            tokio::task::yield_now().await;
+        }
+        assert_ends(&server, "requests without end").await;
+        let (client, server) = join(&mut listener, plain).await;
+        check(&client, &server).await;
+    });
+}
+
+#[test]
+fn answers_to_questions_that_were_not_asked_change_nothing() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let (mut hostile, server) = victim(&mut listener).await;
+        let grant = [&[0, 0, 0, 5][..], &token(8)].concat();
+        hostile.send(&frame(kind::GRANT, NONE, 12, &grant));
+        hostile.send(&frame(kind::REFUSE, NONE, 13, &[0]));
+        hostile.send(&frame(kind::RENDEZVOUS_DONE, NONE, 14, &[1]));
+        hostile.send(&frame(kind::DATA, NONE, 0, b"still here"));
+        // What nobody asked for is released.
+        let release = hostile.receive().await;
+        assert_eq!(
+            (release[0], &release[8..16]),
+            (kind::RELEASE, &5_u64.to_be_bytes()[..])
+        );
+        assert_eq!(server.receive().await.unwrap().as_slice(), b"still here");
+        assert!(server.failure().is_none());
+    });
+}
+
+#[test]
+fn wrong_answers_end_the_connection() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let crooked = RemoteMemory {
+            address: 0x1004,
+            len: 64,
+            rkey: 1,
+        };
+        let lease = [0, 0, 0, 1];
+        let answers = [
+            (kind::GRANT, [&lease[..], &token(63)].concat()),
+            (kind::GRANT, [&lease[..], &token(u64::MAX)].concat()),
+            (kind::GRANT, [&lease[..], &crooked.to_bytes()].concat()),
+            (kind::RENDEZVOUS_DONE, vec![1]),
+        ];
+        for (kind, body) in answers {
+            let (mut hostile, server) = victim(&mut listener).await;
+            let answering = async {
+                let asked = hostile.receive().await;
+                let id = u64::from_be_bytes(asked[8..16].try_into().unwrap());
+                hostile.send(&frame(kind, NONE, id, &body));
+            };
+            let (outcome, ()) = tokio::join!(server.request_remote_mr(layout(64)), answering);
+            assert!(
+                matches!(outcome, Err(Error::Disconnected { .. })),
+                "{outcome:?}"
+            );
+            assert_ends(&server, "a wrong answer").await;
+        }
+    });
+}
+
+#[test]
+fn a_rendezvous_that_leads_nowhere_ends_the_connection() {
+    run(async {
+        let mut listener = listen(plain).await;
+        let (mut hostile, server) = victim(&mut listener).await;
+        hostile.send(&frame(kind::RENDEZVOUS, NONE, 1, &token(8000)));
+        let outcome = server.receive().await;
+        assert!(matches!(outcome, Err(Error::Work(_))), "{outcome:?}");
+        assert!(server.failure().is_some());
+        // One above every limit is refused, and the connection goes on.
+        let (mut hostile, server) = victim(&mut listener).await;
+        hostile.send(&frame(kind::RENDEZVOUS, NONE, 7, &token(u64::MAX)));
+        let outcome = server.receive().await;
+        assert!(
+            matches!(outcome, Err(Error::InvalidArgument { .. })),
+            "{outcome:?}"
+        );
+        let answer = hostile.receive().await;
+        assert_eq!((answer[0], answer[16]), (kind::RENDEZVOUS_DONE, 0));
+        assert!(server.failure().is_none());
+    });
+}
+
+#[test]
+fn who_never_answers_is_waited_for_so_long() {
+    run(async {
+        let limit = std::time::Duration::from_millis(200);
+        let mut listener = listen(|builder| plain(builder).response_timeout(limit)).await;
+        let (mut hostile, server) = victim(&mut listener).await;
+        let outcome = server.request_remote_mr(layout(8)).await;
+        assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");
+        // The answer comes too late: the memory is released.
+        let asked = hostile.receive().await;
+        let grant = [&[0, 0, 0, 9][..], &token(8)].concat();
+        let id = u64::from_be_bytes(asked[8..16].try_into().unwrap());
+        hostile.send(&frame(kind::GRANT, NONE, id, &grant));
+        assert_eq!(hostile.receive().await[0], kind::RELEASE);
+        server.send(&pattern(&server, 8, 0)).await.unwrap();
+        assert!(server.failure().is_none());
+    });
+}

@@ -1,0 +1,166 @@
+//! A peer that goes away while something is pending.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{assert_disconnected, bytes, layout, pair, pair_with, pattern, run};
+use rdma_async::{Error, LocalMrReadAccess, RemoteMr};
+
+#[test]
+fn everything_that_waits_is_told() {
+    run(async {
+        let (client, server) = pair_with(|builder| builder.receive_depth(2)).await;
+        let client = Arc::new(client);
+        let message = pattern(&client, 8, 0);
+        // No credits are left.
+        client.send(&message).await.unwrap();
+        client.send(&message).await.unwrap();
+        let remote = client.request_remote_mr(layout(8)).await.unwrap();
+        let mut target = RemoteMr::from_token(remote.token());
+        let long = pattern(&client, 100_000, 0);
+        let waiting = async {
+            tokio::join!(
+                client.receive(),
+                client.receive_local_mr(),
+                client.receive_remote_mr(),
+                client.receive_write_immediate(),
+                client.send(&message),
+                client.send(&long),
+                client.write_with_immediate(&message, &mut target, 1),
+                client.ended(),
+            )
+        };
+        let leaving = async {
+            tokio::task::yield_now().await;
+            drop(server);
+        };
+        let (outcomes, ()) = tokio::join!(waiting, leaving);
+        assert_disconnected(outcomes.0);
+        assert_disconnected(outcomes.1);
+        assert_disconnected(outcomes.2);
+        assert_disconnected(outcomes.3);
+        assert_disconnected(outcomes.4);
+        assert_disconnected(outcomes.5);
+        assert_disconnected(outcomes.6);
+        assert!(matches!(outcomes.7, Error::Disconnected { .. }));
+        // And so is who comes later.
+        assert_disconnected(client.receive().await);
+        assert_disconnected(client.send(&message).await);
+        assert_disconnected(client.request_remote_mr(layout(8)).await);
+        assert_disconnected(client.send_remote_mr(remote).await);
+        assert_disconnected(client.send_local_mr(message).await);
+    });
+}
+
+#[test]
+fn a_rendezvous_that_nobody_came_for_is_told() {
+    run(async {
+        for _ in 0..20 {
+            let (client, server) = pair().await;
+            let mut long = pattern(&client, 100_000, 0);
+            let (sent, ()) = tokio::join!(client.send(&long), async {
+                // Answered after the message before it has arrived.
+                drop(server.request_remote_mr(layout(8)).await.unwrap());
+                drop(server);
+            });
+            assert_disconnected(sent);
+            use rdma_async::LocalMrWriteAccess;
+            assert!(long.try_as_mut_slice().is_ok(), "the grant has ended");
+        }
+    });
+}
+
+#[test]
+fn a_request_that_is_not_answered_is_told() {
+    run(async {
+        for _ in 0..20 {
+            let (client, server) = pair().await;
+            let (outcome, ()) = tokio::join!(
+                async {
+                    loop {
+                        if let Err(error) = client.request_remote_mr(layout(8)).await {
+                            return error;
+                        }
+                    }
+                },
+                async {
+                    tokio::task::yield_now().await;
+                    drop(server);
+                }
+            );
+            assert_disconnected::<()>(Err(outcome));
+        }
+    });
+}
+
+#[test]
+fn operations_in_flight_are_told() {
+    run(async {
+        for _ in 0..10 {
+            let (client, server) = pair().await;
+            let remote = client.request_remote_mr(layout(1 << 20)).await.unwrap();
+            let mut target = client.alloc_local_mr(layout(1 << 20)).unwrap();
+            let reading = async {
+                loop {
+                    if let Err(error) = client.read(&mut target, &remote).await {
+                        return error;
+                    }
+                }
+            };
+            let leaving = async {
+                tokio::task::yield_now().await;
+                drop(server);
+            };
+            // By its device's silence, its refusal, or its leaving, whichever is seen first.
+            let (error, ()) = tokio::join!(reading, leaving);
+            let told = matches!(error, Error::Disconnected { .. } | Error::Work(_));
+            assert!(told, "{error:?}");
+            assert!(client.failure().is_some());
+        }
+    });
+}
+
+#[test]
+fn what_was_sent_before_is_still_received() {
+    run(async {
+        let (client, server) = pair().await;
+        for seed in 0..30 {
+            client.send(&pattern(&client, 50, seed)).await.unwrap();
+        }
+        let mut remote = server.request_remote_mr(layout(8)).await.unwrap();
+        server
+            .write(&pattern(&server, 8, 1), &mut remote)
+            .await
+            .unwrap();
+        client.send_local_mr(pattern(&client, 8, 2)).await.unwrap();
+        drop(client);
+        assert!(matches!(server.ended().await, Error::Disconnected { .. }));
+        for seed in 0..30 {
+            let message = server.receive().await.unwrap();
+            assert_eq!(message.as_slice(), bytes(50, seed));
+        }
+        assert_disconnected(server.receive().await);
+        let offered = server.receive_remote_mr().await.unwrap();
+        let mut local = server.alloc_local_mr(layout(8)).unwrap();
+        assert_disconnected(server.read(&mut local, &offered).await);
+    });
+}
+
+#[test]
+fn memory_given_back_before_is_still_received() {
+    run(async {
+        let (client, server) = pair().await;
+        let mut remote = client.request_remote_mr(layout(8)).await.unwrap();
+        client
+            .write(&pattern(&client, 8, 3), &mut remote)
+            .await
+            .unwrap();
+        client.send_remote_mr(remote).await.unwrap();
+        drop(client);
+        assert!(matches!(server.ended().await, Error::Disconnected { .. }));
+        let region = server.receive_local_mr().await.unwrap();
+        assert_eq!(region.as_slice(), bytes(8, 3));
+        assert_disconnected(server.receive_local_mr().await);
+    });
+}

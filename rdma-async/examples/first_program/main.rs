@@ -9,7 +9,11 @@
 //! Received data: [0, 0, 0, 0, 1, 1, 1, 1]
 //! ```
 
-#[allow(unused_imports, clippy::uninlined_format_args, reason = "the program is kept as it is")]
+#[allow(
+    unused_imports,
+    clippy::uninlined_format_args,
+    reason = "the program is kept as it is"
+)]
 mod server {
     include!("server.rs");
 

@@ -165,7 +165,8 @@ impl RdmaBuilder {
         self
     }
 
-    /// How many bytes the peer can have in all by requesting memory. Default 256 MiB.
+    /// How many bytes the peer can have in all by requesting memory, in at most 16384 regions; of a
+    /// region whose alignment is above its size, that counts. Default 256 MiB.
     pub fn remote_memory_limit(mut self, bytes: usize) -> Self {
         self.settings.remote_memory_limit = bytes;
         self

@@ -35,8 +35,11 @@
 //! - **No sender overruns a receiver**: messages have credits, which travel with other messages.
 //! - **Completions wake the task that waits**, through the completion channel's descriptor, after a
 //!   bounded look for them: [`CompletionMode`].
+//! - **No task keeps the others waiting**: operations count against tokio's budget, also those that
+//!   are done at once.
 //! - Nothing of this crate allocates, hashes or locks for an operation; asking for and handing over
-//!   memory does.
+//!   memory does, and so does a message above [`RdmaBuilder::message_length`], whose memory is lent
+//!   to the peer until it has read it.
 //!
 //! # What it does not do
 //!

@@ -1,5 +1,6 @@
 //! Listening for peers.
 
+use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::{TcpListener, ToSocketAddrs};
@@ -51,8 +52,8 @@ impl RdmaListener {
     ///
     /// # Errors
     ///
-    /// [`Error::Handshake`] or [`Error::Timeout`] for a peer that failed to connect,
-    /// [`Error::Verbs`] if the device has nothing left for it, [`Error::Tcp`].
+    /// [`Error::Handshake`] for a peer that failed to connect, or not in time, [`Error::Verbs`] if
+    /// the device has nothing left for it, [`Error::Tcp`].
     pub async fn accept(&mut self) -> Result<Rdma> {
         loop {
             tokio::select! {
@@ -64,8 +65,14 @@ impl RdmaListener {
                     Err(_) => {}
                 },
                 arrival = self.listener.accept(), if self.handshakes.len() < HANDSHAKES => {
-                    let (stream, peer) =
-                        arrival.map_err(|source| Error::tcp("accepting at", "the address", source))?;
+                    let (stream, peer) = match arrival {
+                        Ok(arrival) => arrival,
+                        // Who came has left already.
+                        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                        Err(source) => {
+                            return Err(Error::tcp("accepting at", "the address", source));
+                        }
+                    };
                     let place = self.place.clone();
                     let limit = place.settings.connect_timeout;
                     self.handshakes.spawn(async move {

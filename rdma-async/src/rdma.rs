@@ -18,7 +18,10 @@ use crate::memory::{
 ///
 /// Every operation takes `&self`, so that any number of tasks can use it at once. When more are
 /// started than the send queue holds, they wait their turn. Dropping a future leaves its operation in
-/// flight: its memory stays claimed until it has completed.
+/// flight: its memory stays claimed until it has completed. A future that is forgotten
+/// ([`std::mem::forget`]) after it was polled keeps its place in the send queue as well.
+///
+/// The runtime that it was made on serves it; on any other it can be used, and it ends with its own.
 ///
 /// The first operation that fails ends the connection, as a queue pair does, and so does the peer's
 /// going away; what is outstanding and what is started afterwards fails with the cause.
@@ -269,7 +272,8 @@ impl Rdma {
     }
 
     /// Lends memory to the peer, which gets it from [`Self::receive_remote_mr`]. It comes back from
-    /// [`Self::receive_local_mr`] if the peer sends it back.
+    /// [`Self::receive_local_mr`] if the peer sends it back. Dropping the future before it was sent
+    /// drops the memory.
     ///
     /// # Errors
     ///
@@ -278,7 +282,8 @@ impl Rdma {
         self.connection.offer(region).await
     }
 
-    /// Gives memory back to the peer, which gets it from [`Self::receive_local_mr`].
+    /// Gives memory back to the peer, which gets it from [`Self::receive_local_mr`]. Dropping the
+    /// future before it was sent drops the memory, which lets the peer free it.
     ///
     /// # Errors
     ///

@@ -2,9 +2,14 @@
 
 mod common;
 
+use std::future::Future;
+use std::task::{Context, Waker};
+
 use common::hostile::{Hostile, frame, kind};
-use common::{check, join, layout, listen, pattern, run};
-use rdma_async::{Error, LocalMrReadAccess, Rdma, RdmaBuilder, RdmaListener};
+use common::{check, join, layout, listen, pattern, poll_and_drop, run};
+use rdma_async::{
+    Error, LocalMrReadAccess, LocalMrWriteAccess, Rdma, RdmaBuilder, RdmaListener, RemoteMr,
+};
 use rdma_core::RemoteMemory;
 
 const NONE: (u16, u16) = (0, 0);
@@ -290,6 +295,43 @@ fn a_rendezvous_that_leads_nowhere_ends_the_connection() {
         let answer = hostile.receive().await;
         assert_eq!((answer[0], answer[16]), (kind::RENDEZVOUS_DONE, 0));
         assert!(server.failure().is_none());
+    });
+}
+
+#[test]
+fn operations_wait_for_slots_that_a_deaf_peer_keeps() {
+    run(async {
+        let small = |builder: RdmaBuilder| plain(builder).send_depth(8);
+        let mut listener = listen(small).await;
+        let address = listener.local_address().unwrap();
+        let (hostile, server) = tokio::join!(Hostile::deaf(address), listener.accept());
+        let server = server.unwrap();
+        let message = pattern(&server, 8, 0);
+        let mut sends: Vec<_> = (0..8).map(|_| Box::pin(server.send(&message))).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        for send in &mut sends {
+            assert!(send.as_mut().poll(&mut context).is_pending());
+        }
+        // Nothing is taken for what waits, and nothing lost with what stops waiting.
+        let mut target = pattern(&server, 8, 0);
+        let memory = RemoteMemory {
+            address: 0x1000,
+            len: 8,
+            rkey: 1,
+        };
+        for _ in 0..100 {
+            let mut remote = RemoteMr::from_token(memory);
+            assert!(poll_and_drop(server.fetch_and_add(&mut remote, 1)).is_none());
+            assert!(poll_and_drop(server.compare_and_swap(&mut remote, 0, 1)).is_none());
+            assert!(poll_and_drop(server.read(&mut target, &remote)).is_none());
+        }
+        assert!(target.try_as_mut_slice().is_ok());
+        // A claim that an operation has does not stand in the way of dropping its future.
+        drop(sends);
+        assert!(message.try_as_slice().is_ok());
+        let told = server.ended();
+        let (end, ()) = tokio::join!(told, async move { drop(hostile) });
+        assert!(matches!(end, Error::Disconnected { .. }), "{end:?}");
     });
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use common::{
@@ -218,7 +218,11 @@ fn futures_that_are_done_and_not_polled_hold_up_nobody_else() {
             .map(|to| Box::pin(client.read(to, &remote)));
         let mut reads: Vec<_> = reads.collect();
         for read in &mut reads {
-            poll_fn(|cx| Poll::Ready(drop(read.as_mut().poll(cx)))).await;
+            let once = |cx: &mut Context<'_>| {
+                drop(read.as_mut().poll(cx));
+                Poll::Ready(())
+            };
+            poll_fn(once).await;
         }
         // The peer's sends depend on this end's credits, and its request on an answer of this end.
         let message = pattern(&server, 32, 7);
@@ -264,6 +268,23 @@ fn every_mode_works_on_every_runtime() {
             });
         }
     }
+}
+
+#[test]
+fn operations_that_are_done_at_once_let_others_run() {
+    run_on(one_thread(), async {
+        let (client, server) = pair().await;
+        let remote = client.request_remote_mr(layout(64)).await.unwrap();
+        let mut target = client.alloc_local_mr(layout(64)).unwrap();
+        let reading = async {
+            loop {
+                client.read(&mut target, &remote).await.unwrap();
+            }
+        };
+        let limit = Duration::from_millis(50);
+        assert!(tokio::time::timeout(limit, reading).await.is_err());
+        check(&client, &server).await;
+    });
 }
 
 #[test]

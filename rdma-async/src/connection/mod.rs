@@ -24,6 +24,7 @@ use rdma_core::{
     ProtectionDomain, QueuePair, ReservedSlot, SendRequest, WorkError, WorkStatus, WriteClaim,
 };
 use tokio::sync::Notify;
+use tokio::task::consume_budget;
 
 use self::credits::CreditCounter;
 pub(crate) use self::driver::drive;
@@ -376,6 +377,8 @@ impl Connection {
         waiters: &Waiters,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Result<T> {
+        // A task that receives what is there already lets others run too.
+        consume_budget().await;
         if let Some(value) = self.spin(&mut attempt) {
             return Ok(value);
         }

@@ -3,11 +3,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use rdma_core::WorkError;
+use tokio::task::coop::poll_proceed;
 
 use super::Connection;
 use crate::error::{Error, Result};
@@ -123,13 +124,19 @@ impl Future for Operation<'_> {
         let Some(index) = self.index else {
             panic!("an operation was polled after it had completed");
         };
+        // Many devices are done at once: a task that only does such operations lets others run too.
+        let turn = ready!(poll_proceed(cx));
         if let Some(outcome) = connection.spin(|| self.take()) {
+            turn.made_progress();
             return Poll::Ready(outcome);
         }
         connection.operation(index).waker.register(cx.waker());
         // It may have completed before the waker was there.
         match self.take() {
-            Some(outcome) => Poll::Ready(outcome),
+            Some(outcome) => {
+                turn.made_progress();
+                Poll::Ready(outcome)
+            }
             None if connection.forsaken.load(Ordering::SeqCst) => {
                 Poll::Ready(Err::<u64, Error>(connection.ended()))
             }

@@ -71,10 +71,19 @@ pub(crate) struct Hostile {
 impl Hostile {
     /// Connects to a listener by the rules.
     pub(crate) async fn connect(address: SocketAddr) -> Self {
+        Self::with(address, RECEIVES).await
+    }
+
+    /// Connects, and receives nothing: what it is sent stays in flight.
+    pub(crate) async fn deaf(address: SocketAddr) -> Self {
+        Self::with(address, 0).await
+    }
+
+    async fn with(address: SocketAddr, receives_posted: usize) -> Self {
         let mut stream = TcpStream::connect(address).await.expect("TCP");
         let (domain, prepared) = prepared();
         let mut receives = prepared.receive_queue();
-        for _ in 0..RECEIVES {
+        for _ in 0..receives_posted {
             receives
                 .post(domain.allocate(8192).expect("memory"))
                 .expect("a receive");

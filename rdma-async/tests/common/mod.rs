@@ -6,6 +6,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod hostile;
+pub(crate) mod talk;
 
 use std::alloc::Layout;
 use std::future::Future;
@@ -29,12 +30,17 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
 
 /// Runs a test on `runtime`; ends the process if that takes too long.
 pub(crate) fn run_on(runtime: Runtime, test: impl Future<Output = ()>) {
+    run_within(LIMIT, runtime, test);
+}
+
+/// Like [`run_on`], with another limit.
+pub(crate) fn run_within(limit: Duration, runtime: Runtime, test: impl Future<Output = ()>) {
     let (done, watch) = channel::<()>();
     let name = thread::current().name().unwrap_or("a test").to_owned();
     let watchdog = thread::spawn(move || {
-        if watch.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+        if watch.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
             // Not by a macro, whose output a passing test's harness keeps to itself.
-            let message = format!("{name} hangs: not done within {LIMIT:?}\n");
+            let message = format!("{name} hangs: not done within {limit:?}\n");
             drop(std::io::stderr().write_all(message.as_bytes()));
             std::process::exit(101);
         }

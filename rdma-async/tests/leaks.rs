@@ -1,0 +1,220 @@
+//! After a hundred rounds of everything, right and wrong, nothing is left.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::hostile::{Hostile, frame, kind};
+use common::talk::{Talk, say, talks};
+use common::{check, join, layout, listen, pattern, poll_and_drop, run_within, two_threads};
+use rdma_async::{Rdma, RdmaBuilder, RdmaListener, RemoteMr};
+use tokio::net::{TcpListener, TcpStream};
+
+const ROUNDS: usize = 100;
+/// How long what is closed may take to be gone.
+const SETTLING: Duration = Duration::from_secs(30);
+
+/// What this process and the device hold.
+fn held() -> BTreeMap<String, u64> {
+    let descriptors = fs::read_dir("/proc/self/fd").expect("the descriptors");
+    let mut held = BTreeMap::from([("descriptors".to_owned(), descriptors.count() as u64)]);
+    let context = rdma_core::Context::open_default().expect("a device");
+    let device = context.name().to_owned();
+    drop(context);
+    let shown = Command::new("rdma").args(["resource", "show"]).output();
+    let shown = shown.expect("the tool `rdma`, of iproute2, can be run");
+    assert!(shown.status.success(), "rdma resource show: {shown:?}");
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    // One line a device: `0: rxe_0: pd 1 cq 2 qp 3 cm_id 0 mr 4 ctx 1 srq 0`.
+    let mut fields = shown
+        .lines()
+        .find_map(|line| line.split_once(&format!(" {device}: ")))
+        .unwrap_or_else(|| panic!("{device} is not in {shown}"))
+        .1
+        .split_whitespace();
+    while let (Some(name), Some(count)) = (fields.next(), fields.next()) {
+        held.insert(name.to_owned(), count.parse().expect("a count"));
+    }
+    assert!(
+        held.contains_key("qp") && held.contains_key("mr"),
+        "{held:?}"
+    );
+    held
+}
+
+/// Waits until no more is held than before.
+async fn settle(before: &BTreeMap<String, u64>, after: &str) {
+    let deadline = Instant::now() + SETTLING;
+    loop {
+        let now = held();
+        if now == *before {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{after}: {before:?} became {now:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn small(builder: RdmaBuilder) -> RdmaBuilder {
+    builder.send_depth(8).receive_depth(4)
+}
+
+async fn good(listener: &mut RdmaListener) {
+    let (client, server) = join(listener, small).await;
+    check(&client, &server).await;
+    server.send_local_mr(pattern(&server, 64, 1)).await.unwrap();
+    let lent = client.receive_remote_mr().await.unwrap();
+    client.send_remote_mr(lent).await.unwrap();
+    server.receive_local_mr().await.unwrap();
+}
+
+/// A client without a server.
+async fn alone(round: usize) {
+    let builder = small(RdmaBuilder::default());
+    let outcome = match round % 4 {
+        0 => {
+            builder
+                .device("no_such_device")
+                .connect("127.0.0.1:1")
+                .await
+        }
+        1 => builder.port(99).connect("127.0.0.1:1").await,
+        2 => builder.gid_index(5000).connect("127.0.0.1:1").await,
+        _ => builder.connect("127.0.0.1:1").await,
+    };
+    assert!(outcome.is_err());
+}
+
+async fn wrong_client(listener: &mut RdmaListener, talk: &Talk) {
+    let address = listener.local_address().unwrap();
+    let talking = async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        say(&mut stream, talk).await;
+    };
+    let ((), outcome) = tokio::join!(talking, listener.accept());
+    assert!(outcome.is_err(), "{}", talk.what);
+}
+
+async fn wrong_server(talk: &Talk) {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    let talking = async {
+        let (mut stream, _) = server.accept().await.unwrap();
+        say(&mut stream, talk).await;
+    };
+    let connecting = small(RdmaBuilder::default()).connect(address);
+    let ((), outcome) = tokio::join!(talking, connecting);
+    assert!(outcome.is_err(), "{}", talk.what);
+}
+
+/// An access outside of what is granted, or with a key that is gone.
+async fn wrong_access(listener: &mut RdmaListener, round: usize) {
+    let (client, server) = join(listener, small).await;
+    let remote = client.request_remote_mr(layout(64)).await.unwrap();
+    let mut memory = remote.token();
+    if round.is_multiple_of(2) {
+        memory.address += 64;
+    } else {
+        client.send_remote_mr(remote).await.unwrap();
+        server.receive_local_mr().await.unwrap();
+    }
+    let mut wrong = RemoteMr::from_token(memory);
+    let source = pattern(&client, 64, 1);
+    assert!(client.write(&source, &mut wrong).await.is_err());
+}
+
+fn give_up_everything(client: &Rdma, server: &Rdma) {
+    poll_and_drop(client.request_remote_mr(layout(64)));
+    poll_and_drop(client.send(&pattern(client, 100_000, 1)));
+    poll_and_drop(client.send_local_mr(pattern(client, 64, 1)));
+    poll_and_drop(server.send(&pattern(server, 64, 1)));
+    poll_and_drop(server.receive());
+    poll_and_drop(server.receive_remote_mr());
+}
+
+/// Leaves while everything is pending.
+async fn leaving(listener: &mut RdmaListener) {
+    let (client, server) = join(listener, small).await;
+    let remote = client.request_remote_mr(layout(64)).await.unwrap();
+    give_up_everything(&client, &server);
+    let (outcome, ()) = tokio::join!(server.receive_write_immediate(), async {
+        tokio::task::yield_now().await;
+        drop((remote, client));
+    });
+    assert!(outcome.is_err());
+}
+
+async fn broken(listener: &mut RdmaListener) {
+    let address = listener.local_address().unwrap();
+    let (hostile, server) = tokio::join!(Hostile::connect(address), listener.accept());
+    let (mut hostile, server) = (hostile, server.unwrap());
+    let request = [64_u64.to_be_bytes(), 8_u64.to_be_bytes()].concat();
+    hostile.send(&frame(kind::REQUEST, (0, 0), 1, &request));
+    hostile.send(&frame(kind::RETURN, (0, 0), 12345, &[]));
+    server.ended().await;
+}
+
+#[test]
+fn nothing_is_left_after_a_hundred_rounds_of_each() {
+    run_within(Duration::from_secs(540), two_threads(), async {
+        // What is made once and stays.
+        good(&mut listen(small).await).await;
+        drop(talks());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let before = held();
+
+        let mut listener = listen(small).await;
+        for _ in 0..ROUNDS {
+            good(&mut listener).await;
+        }
+        drop(listener);
+        settle(&before, "good connections").await;
+
+        for round in 0..4 * ROUNDS {
+            alone(round).await;
+        }
+        settle(&before, "clients without a server").await;
+
+        // Each way to leave in the middle, and garbage of each kind in turn.
+        let (leave, garbage): (Vec<_>, Vec<_>) = talks().into_iter().partition(|talk| talk.leaves);
+        let mut wrong: Vec<_> = leave.iter().cycle().take(leave.len() * ROUNDS).collect();
+        wrong.extend(garbage.iter().cycle().take(ROUNDS));
+        let mut listener = listen(small).await;
+        for talk in &wrong {
+            wrong_client(&mut listener, talk).await;
+        }
+        drop(listener);
+        settle(&before, "clients that are none").await;
+        for talk in &wrong {
+            wrong_server(talk).await;
+        }
+        settle(&before, "servers that are none").await;
+
+        let mut listener = listen(small).await;
+        for round in 0..2 * ROUNDS {
+            wrong_access(&mut listener, round).await;
+        }
+        drop(listener);
+        settle(&before, "access that is not granted").await;
+
+        let mut listener = listen(small).await;
+        for _ in 0..ROUNDS {
+            leaving(&mut listener).await;
+        }
+        drop(listener);
+        settle(&before, "peers that left").await;
+
+        let mut listener = listen(small).await;
+        for _ in 0..ROUNDS {
+            broken(&mut listener).await;
+        }
+        drop(listener);
+        settle(&before, "peers that broke the rules").await;
+    });
+}

@@ -1,7 +1,5 @@
 //! RDMA writes.
 
-use std::hint;
-
 use rdma_core::{ExposedMemory, SendRequest, WorkCompletion};
 
 use super::Connection;
@@ -52,12 +50,11 @@ pub(super) fn latency(
     Measured::latency(&recorder, 2)
 }
 
-/// Waits until the byte at `place` is `count`. Returns whether it is: it is not when the other end
+/// Waits until the byte at `place` is `count`, looking without a pause as perftest does. Returns whether it is: it is not when the other end
 /// is done and this one is to end with it.
 #[inline]
 fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -> Result<bool> {
     while target.load_u8(place)? != count {
-        hint::spin_loop();
         if watch.idle()? {
             return Ok(false);
         }

@@ -35,6 +35,9 @@ struct Options {
     /// Only tests with this in their names, as in send_lat_8.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Only the sizes with a goal, and not the layers.
+    #[arg(long)]
+    judged: bool,
     /// What cargo passes.
     #[arg(long, hide = true)]
     bench: bool,
@@ -88,7 +91,10 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
     let cases = bench.wanted(Case::all(bench.effort));
-    let of_layers = bench.wanted(Case::of_layers(bench.effort));
+    let of_layers = match options.judged {
+        true => Vec::new(),
+        false => bench.wanted(Case::of_layers(bench.effort)),
+    };
     if cases.is_empty() && of_layers.is_empty() {
         bail!("no test has {:?} in its name", options.only);
     }
@@ -116,9 +122,10 @@ fn run(options: &Options) -> anyhow::Result<bool> {
 
 impl Bench<'_> {
     fn wanted(&self, cases: Vec<Case>) -> Vec<Case> {
-        let wanted = |case: &Case| match &self.options.only {
-            Some(text) => case.to_string().contains(text),
-            None => true,
+        let wanted = |case: &Case| {
+            let named = |text: &String| case.to_string().contains(text);
+            self.options.only.as_ref().is_none_or(named)
+                && (!self.options.judged || case.is_judged())
         };
         cases.into_iter().filter(wanted).collect()
     }

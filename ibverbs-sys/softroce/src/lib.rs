@@ -1,0 +1,11 @@
+//! A user-space RoCEv2 device behind the libibverbs ABI: programs written for RDMA run with no NIC,
+//! no kernel module and no root.
+//!
+//! # Inside
+//! | module | is |
+//! |---|---|
+//! | [`wire`] | the formats: BTH and extension headers, ICRC |
+//! | [`proto`] | the transport, free of input and output: RC, UC, UD and XRC queue pairs as state machines |
+
+pub mod proto;
+pub mod wire;

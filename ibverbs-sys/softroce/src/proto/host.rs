@@ -1,0 +1,137 @@
+use super::{AccessFlags, Completion, ReceiveRequest, Segment, WindowBinding};
+
+/// Why local memory could not be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalFault {
+    /// A key that is none, another protection domain, out of bounds, or without the right.
+    Protection,
+    /// A window cannot be bound so.
+    Bind,
+}
+
+/// Why a peer may not use memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteFault {
+    /// A key that is none, another protection domain, out of bounds, or without the right.
+    Access,
+    /// The request itself is wrong: an atomic on an address that is not a multiple of eight.
+    Invalid,
+}
+
+/// The memory that a queue pair reaches: every access is checked against the keys, and that of the
+/// queue pair's protection domain. A copy and its check are one: a region that is deregistered is
+/// not touched afterwards.
+pub trait Memory {
+    /// Copies the bytes from `offset` on of a message that is gathered from `list` to `out`.
+    fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault>;
+
+    /// Copies `data` to the places from `offset` on of a message that is scattered over `list`.
+    fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault>;
+
+    /// Whether a peer may do `access` to `length` bytes. Zero bytes need no key (IBTA 9.7.4.1.5).
+    fn check_remote(
+        &self,
+        key: u32,
+        address: u64,
+        length: u32,
+        access: AccessFlags,
+    ) -> Result<(), RemoteFault>;
+
+    /// Copies bytes that a peer may read to `out`.
+    fn read_remote(&self, key: u32, address: u64, out: &mut [u8]) -> Result<(), RemoteFault>;
+
+    /// Copies `data` to where a peer may write, in ascending order of addresses.
+    fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault>;
+
+    /// Compares and swaps eight bytes atomically, in this machine's byte order; returns what they were.
+    fn compare_swap(
+        &self,
+        key: u32,
+        address: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, RemoteFault>;
+
+    /// Adds to eight bytes atomically, in this machine's byte order; returns what they were.
+    fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault>;
+
+    /// Binds a window.
+    fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault>;
+
+    /// Makes a key invalid at the wish of this side.
+    fn invalidate(&self, key: u32) -> Result<(), LocalFault>;
+
+    /// Makes a key invalid at the wish of the peer.
+    fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault>;
+}
+
+/// What a queue pair tells beside completions: affiliated asynchronous events (IBTA 11.6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A packet came before the queue pair was ready to send.
+    CommunicationEstablished,
+    /// The send queue is drained.
+    SendQueueDrained,
+    /// The queue pair failed: a local error that no completion tells.
+    Fatal,
+    /// The peer's request was wrong.
+    InvalidRequest,
+    /// The peer's request had no right to the memory.
+    AccessViolation,
+    /// A queue pair in error will take no more from its shared receive queue.
+    LastRequestReached,
+}
+
+/// What is counted: names of the kernel's and of vendors' hardware counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+#[expect(missing_docs, reason = "the kernel's own names")]
+pub enum Counter {
+    SentPackets,
+    ReceivedPackets,
+    SentBytes,
+    ReceivedBytes,
+    DuplicateRequest,
+    OutOfSequenceRequest,
+    ReceivedRnr,
+    SentRnr,
+    ReceivedSequenceNak,
+    ImpliedNak,
+    AcknowledgementTimeout,
+    RetryExceeded,
+    RnrRetryExceeded,
+    Retransmitted,
+    Malformed,
+    WrongIcrc,
+    Unaddressed,
+    ReceiveDropped,
+    RemoteAccessErrors,
+    RemoteInvalidRequests,
+}
+
+impl Counter {
+    /// How many there are.
+    pub const COUNT: usize = Self::RemoteInvalidRequests as usize + 1;
+}
+
+/// Everything that a queue pair needs of the world.
+pub trait Host: Memory {
+    /// Takes a receive request: of the queue pair's own queue, of its shared one, or, for an XRC
+    /// target, of the shared queue with the number `xrc_srq`.
+    fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest>;
+
+    /// Whether the XRC shared receive queue exists and is of the queue pair's domain.
+    fn has_xrc_srq(&self, number: u32) -> bool;
+
+    /// A send request ended.
+    fn complete_send(&mut self, completion: Completion);
+
+    /// A receive request ended; of an XRC target, one of the shared queue `xrc_srq`.
+    fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
+
+    /// Something happened to the queue pair.
+    fn raise(&mut self, event: Event);
+
+    /// Something happened that is counted.
+    fn count(&mut self, counter: Counter, by: u64);
+}

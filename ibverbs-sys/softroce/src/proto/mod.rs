@@ -1,0 +1,30 @@
+//! The transport as state machines: what a queue pair answers to a packet, what it sends, and when
+//! it does so again. There is no socket here, no clock and no unsafe code: a caller hands in the
+//! time and the packets that came, takes the packets that are to go, and is asked for memory,
+//! receive requests and room for completions through [`Host`]. The same calls in the same order
+//! give the same packets, so a network with virtual time can test all of it.
+//!
+//! ```text
+//!   post ──> ┌───────────┐ ──> poll_transmit ──> packets
+//!            │ QueuePair │
+//! packets ──>│  receive  │ ──> Host: memory, receive requests, completions, events
+//!    time ──>└───────────┘ ──> next_timeout
+//! ```
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod host;
+mod path;
+mod request;
+mod sequence;
+mod time;
+
+pub use attributes::{AccessFlags, Attributes, Mtu, Service, State};
+pub use host::{Counter, Event, Host, LocalFault, Memory, RemoteFault};
+pub use path::{Arrival, Path};
+pub use request::{
+    Completion, CompletionStatus, GatherList, Inline, Payload, ReceiveRequest, Remote, Segment,
+    SendOperation, SendRequest, WindowBinding, Work,
+};
+pub use sequence::Sequence;
+pub use time::Time;

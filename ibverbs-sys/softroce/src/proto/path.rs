@@ -1,0 +1,30 @@
+use std::net::Ipv6Addr;
+
+/// How packets get to a peer: what an address handle holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// Index of the local GID.
+    pub source: u8,
+    /// The peer's GID; an IPv4-mapped one is an IPv4 address.
+    pub destination: Ipv6Addr,
+    /// The GRH's traffic class, IPv4's TOS.
+    pub traffic_class: u8,
+    /// Time to live.
+    pub hop_limit: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+/// What came with a packet from the layers below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Index of the local GID that it was sent to.
+    pub local: u8,
+    /// The sender's GID; an IPv4 address is mapped.
+    pub source: Ipv6Addr,
+    /// The GID that it was sent to: the local one, or that of a multicast group.
+    pub destination: Ipv6Addr,
+    /// The GRH that a datagram's receiver finds in the first 40 bytes of its buffer: of IPv6 the header, of IPv4
+    /// 20 bytes of which nothing is said and then the header (IBTA annex A17.4.5.1).
+    pub route: [u8; 40],
+}

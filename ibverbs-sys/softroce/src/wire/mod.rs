@@ -1,0 +1,12 @@
+//! What stands in a RoCEv2 packet: `IP | UDP 4791 | BTH | extension headers | payload | pad | ICRC`
+//! (IBTA 1.5 chapter 9, annex A17). Nothing here trusts a byte that came from the network, and
+//! nothing here panics on any.
+#![forbid(unsafe_code)]
+
+mod header;
+mod opcode;
+
+pub use header::{
+    Aeth, AtomicEth, Bth, Deth, Header, Nak, Packet, Reth, Syndrome,
+};
+pub use opcode::{Opcode, Operation, Transport};

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use super::Opcode;
 
 /// Base transport header: 12 bytes at the front of every packet (IBTA 9.2).
@@ -122,4 +124,344 @@ pub struct Packet<'a> {
     pub header: Header,
     /// Its payload.
     pub payload: &'a [u8],
+}
+
+/// Why bytes are no packet. A receiver drops them silently (IBTA 9.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// Shorter than its headers, or not a whole number of words.
+    Length,
+    /// An opcode that no service here has.
+    Opcode,
+    /// A transport version other than 0.
+    Version,
+    /// More pad than payload.
+    Pad,
+    /// A payload where the operation has none.
+    Payload,
+    /// A reserved code in an AETH.
+    Syndrome,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Length => "the packet's length does not fit its headers",
+            Self::Opcode => "the packet's opcode is unknown",
+            Self::Version => "the packet's transport version is not 0",
+            Self::Pad => "the packet has more pad than payload",
+            Self::Payload => "the packet has a payload where its operation has none",
+            Self::Syndrome => "the packet's acknowledgement has a reserved syndrome",
+        })
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+impl Syndrome {
+    /// The meaning of the byte; none for reserved codes. Bit 7 is always 0 (IBTA 9.7.5.2.1).
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        let value = byte & 0x1f;
+        match byte >> 5 {
+            0b000 => Some(Self::Ack { credits: value }),
+            0b001 => Some(Self::ReceiverNotReady { timer: value }),
+            0b011 => match Nak::from_code(value) {
+                Some(nak) => Some(Self::Nak(nak)),
+                None => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The byte.
+    pub const fn to_byte(self) -> u8 {
+        match self {
+            Self::Ack { credits } => credits & 0x1f,
+            Self::ReceiverNotReady { timer } => 0b001 << 5 | timer & 0x1f,
+            Self::Nak(nak) => 0b011 << 5 | nak.to_code(),
+        }
+    }
+}
+
+impl Nak {
+    const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::SequenceError),
+            1 => Some(Self::InvalidRequest),
+            2 => Some(Self::RemoteAccessError),
+            3 => Some(Self::RemoteOperationalError),
+            4 => Some(Self::InvalidRdRequest),
+            _ => None,
+        }
+    }
+
+    const fn to_code(self) -> u8 {
+        match self {
+            Self::SequenceError => 0,
+            Self::InvalidRequest => 1,
+            Self::RemoteAccessError => 2,
+            Self::RemoteOperationalError => 3,
+            Self::InvalidRdRequest => 4,
+        }
+    }
+}
+
+impl Bth {
+    fn emit(&self, out: &mut Vec<u8>) {
+        let flags =
+            u8::from(self.solicited) << 7 | u8::from(self.migrated) << 6 | (self.pad & 3) << 4;
+        out.extend_from_slice(&[self.opcode.to_byte(), flags]);
+        out.extend_from_slice(&self.partition_key.to_be_bytes());
+        out.extend_from_slice(&low_24(self.destination));
+        let sequence = self.sequence & 0xff_ffff | u32::from(self.acknowledge) << 31;
+        out.extend_from_slice(&sequence.to_be_bytes());
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let [opcode, flags] = reader.take()?;
+        let partition_key = u16::from_be_bytes(reader.take()?);
+        let destination = u32::from_be_bytes(reader.take()?) & 0xff_ffff;
+        let sequence = u32::from_be_bytes(reader.take()?);
+        // The opcode's meaning is that of the transport's version.
+        if flags & 0x0f != 0 {
+            return Err(Malformed::Version);
+        }
+        Ok(Self {
+            opcode: Opcode::from_byte(opcode).ok_or(Malformed::Opcode)?,
+            solicited: flags & 0x80 != 0,
+            migrated: flags & 0x40 != 0,
+            pad: flags >> 4 & 3,
+            partition_key,
+            destination,
+            acknowledge: sequence >> 31 != 0,
+            sequence: sequence & 0xff_ffff,
+        })
+    }
+}
+
+impl Reth {
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.address.to_be_bytes());
+        out.extend_from_slice(&self.key.to_be_bytes());
+        out.extend_from_slice(&self.length.to_be_bytes());
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            address: u64::from_be_bytes(reader.take()?),
+            key: u32::from_be_bytes(reader.take()?),
+            length: u32::from_be_bytes(reader.take()?),
+        })
+    }
+}
+
+impl AtomicEth {
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.address.to_be_bytes());
+        out.extend_from_slice(&self.key.to_be_bytes());
+        out.extend_from_slice(&self.swap_or_add.to_be_bytes());
+        out.extend_from_slice(&self.compare.to_be_bytes());
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            address: u64::from_be_bytes(reader.take()?),
+            key: u32::from_be_bytes(reader.take()?),
+            swap_or_add: u64::from_be_bytes(reader.take()?),
+            compare: u64::from_be_bytes(reader.take()?),
+        })
+    }
+}
+
+impl Aeth {
+    fn emit(&self, out: &mut Vec<u8>) {
+        let [_, message_sequence @ ..] = self.message_sequence.to_be_bytes();
+        out.push(self.syndrome.to_byte());
+        out.extend_from_slice(&message_sequence);
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let [syndrome, high, middle, low] = reader.take()?;
+        Ok(Self {
+            syndrome: Syndrome::from_byte(syndrome).ok_or(Malformed::Syndrome)?,
+            message_sequence: u32::from_be_bytes([0, high, middle, low]),
+        })
+    }
+}
+
+impl Deth {
+    fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.queue_key.to_be_bytes());
+        out.extend_from_slice(&low_24(self.source));
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
+            queue_key: u32::from_be_bytes(reader.take()?),
+            source: u32::from_be_bytes(reader.take()?) & 0xff_ffff,
+        })
+    }
+}
+
+impl Header {
+    /// A BTH with nothing behind it.
+    pub const fn new(bth: Bth) -> Self {
+        Self {
+            bth,
+            xrc_srq: None,
+            deth: None,
+            reth: None,
+            atomic: None,
+            aeth: None,
+            original: None,
+            immediate: None,
+            invalidate: None,
+        }
+    }
+
+    /// Bytes that fill a payload's last word.
+    pub const fn pad_for(payload: usize) -> u8 {
+        (payload.wrapping_neg() & 3) as u8
+    }
+
+    /// Bytes of all headers.
+    #[expect(clippy::len_without_is_empty, reason = "a header is never empty")]
+    pub const fn len(&self) -> usize {
+        self.bth.opcode.header_len()
+    }
+
+    /// Appends the headers that the opcode has to `out`, reserved bits 0; payload, pad and ICRC are
+    /// the caller's to append. The order is that of IBTA 5.2 and table 38: XRCETH or DETH, RETH or
+    /// AtomicETH, AETH, AtomicAckETH, ImmDt or IETH.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let opcode = self.bth.opcode;
+        debug_assert_eq!(
+            [
+                self.xrc_srq.is_some(),
+                self.deth.is_some(),
+                self.reth.is_some(),
+                self.atomic.is_some(),
+                self.aeth.is_some(),
+                self.original.is_some(),
+                self.immediate.is_some(),
+                self.invalidate.is_some(),
+            ],
+            [
+                opcode.has_xrc_srq(),
+                opcode.has_deth(),
+                opcode.has_reth(),
+                opcode.has_atomic(),
+                opcode.has_aeth(),
+                opcode.has_original(),
+                opcode.has_immediate(),
+                opcode.has_invalidate(),
+            ],
+            "the extension headers of {opcode:?}",
+        );
+        self.bth.emit(out);
+        if let Some(number) = self.xrc_srq {
+            out.extend_from_slice(&low_24(number));
+        }
+        if let Some(deth) = &self.deth {
+            deth.emit(out);
+        }
+        if let Some(reth) = &self.reth {
+            reth.emit(out);
+        }
+        if let Some(atomic) = &self.atomic {
+            atomic.emit(out);
+        }
+        if let Some(aeth) = &self.aeth {
+            aeth.emit(out);
+        }
+        if let Some(original) = self.original {
+            out.extend_from_slice(&original.to_be_bytes());
+        }
+        if let Some(immediate) = self.immediate {
+            out.extend_from_slice(&immediate);
+        }
+        if let Some(key) = self.invalidate {
+            out.extend_from_slice(&key.to_be_bytes());
+        }
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut header = Self::new(Bth::parse(reader)?);
+        let opcode = header.bth.opcode;
+        if opcode.has_xrc_srq() {
+            header.xrc_srq = Some(u32::from_be_bytes(reader.take()?) & 0xff_ffff);
+        }
+        if opcode.has_deth() {
+            header.deth = Some(Deth::parse(reader)?);
+        }
+        if opcode.has_reth() {
+            header.reth = Some(Reth::parse(reader)?);
+        }
+        if opcode.has_atomic() {
+            header.atomic = Some(AtomicEth::parse(reader)?);
+        }
+        if opcode.has_aeth() {
+            header.aeth = Some(Aeth::parse(reader)?);
+        }
+        if opcode.has_original() {
+            header.original = Some(u64::from_be_bytes(reader.take()?));
+        }
+        if opcode.has_immediate() {
+            header.immediate = Some(reader.take()?);
+        }
+        if opcode.has_invalidate() {
+            header.invalidate = Some(u32::from_be_bytes(reader.take()?));
+        }
+        Ok(header)
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a packet from BTH to pad, without its ICRC. Reserved bits and the pad's bytes are not looked at, as
+    /// IBTA 9.2 wants it of a receiver. What needs the queue pair (sequence, path MTU, keys) is not checked here.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader { bytes };
+        let header = Header::parse(&mut reader)?;
+        let padded = reader.bytes;
+        // Every header is a number of words, and the pad makes the payload one.
+        if padded.len() % 4 != 0 {
+            return Err(Malformed::Length);
+        }
+        let payload = padded
+            .len()
+            .checked_sub(usize::from(header.bth.pad))
+            .and_then(|len| padded.get(..len))
+            .ok_or(Malformed::Pad)?;
+        // Also a pad alone has no place there.
+        if !padded.is_empty() && !header.bth.opcode.has_payload() {
+            return Err(Malformed::Payload);
+        }
+        Ok(Self { header, payload })
+    }
+
+    /// Appends the packet from BTH to pad to `out`; the ICRC is the caller's to append.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        self.header.emit(out);
+        out.extend_from_slice(self.payload);
+        out.resize(out.len() + usize::from(self.header.bth.pad & 3), 0);
+    }
+}
+
+/// A reserved byte, and the low 24 bits.
+const fn low_24(value: u32) -> [u8; 4] {
+    (value & 0xff_ffff).to_be_bytes()
+}
+
+/// The bytes not yet read.
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, tail) = self.bytes.split_first_chunk().ok_or(Malformed::Length)?;
+        self.bytes = tail;
+        Ok(*head)
+    }
 }

@@ -6,7 +6,5 @@
 mod header;
 mod opcode;
 
-pub use header::{
-    Aeth, AtomicEth, Bth, Deth, Header, Nak, Packet, Reth, Syndrome,
-};
+pub use header::{Aeth, AtomicEth, Bth, Deth, Header, Malformed, Nak, Packet, Reth, Syndrome};
 pub use opcode::{Opcode, Operation, Transport};

@@ -49,3 +49,419 @@ pub struct Opcode {
     /// The operation.
     pub operation: Operation,
 }
+
+impl Transport {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::ReliableConnection,
+        Self::UnreliableConnection,
+        Self::UnreliableDatagram,
+        Self::ExtendedReliableConnection,
+    ];
+
+    const fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            0b000 => Some(Self::ReliableConnection),
+            0b001 => Some(Self::UnreliableConnection),
+            0b011 => Some(Self::UnreliableDatagram),
+            0b101 => Some(Self::ExtendedReliableConnection),
+            _ => None,
+        }
+    }
+
+    const fn to_bits(self) -> u8 {
+        match self {
+            Self::ReliableConnection => 0b000,
+            Self::UnreliableConnection => 0b001,
+            Self::UnreliableDatagram => 0b011,
+            Self::ExtendedReliableConnection => 0b101,
+        }
+    }
+
+    /// Whether the service has the operation (IBTA table 38, annex A14 for XRC).
+    pub const fn has(self, operation: Operation) -> bool {
+        use Operation as O;
+        match self {
+            Self::ReliableConnection | Self::ExtendedReliableConnection => true,
+            Self::UnreliableConnection => operation as u8 <= O::WriteOnlyImmediate as u8,
+            Self::UnreliableDatagram => matches!(operation, O::SendOnly | O::SendOnlyImmediate),
+        }
+    }
+}
+
+impl Operation {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 23] = [
+        Self::SendFirst,
+        Self::SendMiddle,
+        Self::SendLast,
+        Self::SendLastImmediate,
+        Self::SendOnly,
+        Self::SendOnlyImmediate,
+        Self::WriteFirst,
+        Self::WriteMiddle,
+        Self::WriteLast,
+        Self::WriteLastImmediate,
+        Self::WriteOnly,
+        Self::WriteOnlyImmediate,
+        Self::ReadRequest,
+        Self::ReadResponseFirst,
+        Self::ReadResponseMiddle,
+        Self::ReadResponseLast,
+        Self::ReadResponseOnly,
+        Self::Acknowledge,
+        Self::AtomicAcknowledge,
+        Self::CompareSwap,
+        Self::FetchAdd,
+        Self::SendLastInvalidate,
+        Self::SendOnlyInvalidate,
+    ];
+
+    const fn from_bits(bits: u8) -> Option<Self> {
+        // 0x15 is reserved, and so is all above 0x17.
+        match bits {
+            0x00..=0x14 => Some(Self::ALL[bits as usize]),
+            0x16 => Some(Self::SendLastInvalidate),
+            0x17 => Some(Self::SendOnlyInvalidate),
+            _ => None,
+        }
+    }
+}
+
+impl Opcode {
+    /// The operation of the service.
+    pub const fn new(transport: Transport, operation: Operation) -> Self {
+        Self {
+            transport,
+            operation,
+        }
+    }
+
+    /// The opcode of a BTH's first byte; none for those that no service here has: reliable datagrams, congestion
+    /// notifications, what vendors or nobody defined.
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        match (
+            Transport::from_bits(byte >> 5),
+            Operation::from_bits(byte & 0x1f),
+        ) {
+            (Some(transport), Some(operation)) if transport.has(operation) => Some(Self {
+                transport,
+                operation,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The first byte of the BTH.
+    pub const fn to_byte(self) -> u8 {
+        self.transport.to_bits() << 5 | self.operation as u8
+    }
+
+    /// All that exist.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..=u8::MAX).filter_map(Self::from_byte)
+    }
+
+    /// The first packet of a message of several.
+    pub const fn is_first(self) -> bool {
+        use Operation as O;
+        matches!(
+            self.operation,
+            O::SendFirst | O::WriteFirst | O::ReadResponseFirst
+        )
+    }
+
+    /// A packet of a message that is neither its first nor its last.
+    pub const fn is_middle(self) -> bool {
+        use Operation as O;
+        matches!(
+            self.operation,
+            O::SendMiddle | O::WriteMiddle | O::ReadResponseMiddle
+        )
+    }
+
+    /// The last packet of a message of several.
+    pub const fn is_last(self) -> bool {
+        use Operation as O;
+        matches!(
+            self.operation,
+            O::SendLast
+                | O::SendLastImmediate
+                | O::SendLastInvalidate
+                | O::WriteLast
+                | O::WriteLastImmediate
+                | O::ReadResponseLast
+        )
+    }
+
+    /// A message in one packet: all that is not [first](Self::is_first), [middle](Self::is_middle) or
+    /// [last](Self::is_last), so also read requests, atomics and acknowledgements.
+    pub const fn is_only(self) -> bool {
+        !self.is_first() && !self.is_middle() && !self.is_last()
+    }
+
+    /// A message begins with it.
+    pub const fn starts_message(self) -> bool {
+        self.is_first() || self.is_only()
+    }
+
+    /// A message ends with it.
+    pub const fn ends_message(self) -> bool {
+        self.is_last() || self.is_only()
+    }
+
+    /// A packet of a send.
+    pub const fn is_send(self) -> bool {
+        use Operation as O;
+        matches!(
+            self.operation,
+            O::SendFirst
+                | O::SendMiddle
+                | O::SendLast
+                | O::SendLastImmediate
+                | O::SendLastInvalidate
+                | O::SendOnly
+                | O::SendOnlyImmediate
+                | O::SendOnlyInvalidate
+        )
+    }
+
+    /// A packet of an RDMA write.
+    pub const fn is_write(self) -> bool {
+        use Operation as O;
+        matches!(
+            self.operation,
+            O::WriteFirst
+                | O::WriteMiddle
+                | O::WriteLast
+                | O::WriteLastImmediate
+                | O::WriteOnly
+                | O::WriteOnlyImmediate
+        )
+    }
+
+    /// A compare-and-swap or a fetch-and-add.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
+    }
+
+    /// A packet of what an RDMA read fetched.
+    pub const fn is_read_response(self) -> bool {
+        use Operation as O;
+        matches!(
+            self.operation,
+            O::ReadResponseFirst
+                | O::ReadResponseMiddle
+                | O::ReadResponseLast
+                | O::ReadResponseOnly
+        )
+    }
+
+    /// It goes from responder to requester.
+    pub const fn is_response(self) -> bool {
+        self.is_read_response()
+            || matches!(
+                self.operation,
+                Operation::Acknowledge | Operation::AtomicAcknowledge
+            )
+    }
+
+    /// It goes from requester to responder.
+    pub const fn is_request(self) -> bool {
+        !self.is_response()
+    }
+
+    /// An XRCETH follows: of every XRC request (IBTA annex A14.5.1).
+    pub const fn has_xrc_srq(self) -> bool {
+        matches!(self.transport, Transport::ExtendedReliableConnection) && self.is_request()
+    }
+
+    /// A DETH follows.
+    pub const fn has_deth(self) -> bool {
+        matches!(self.transport, Transport::UnreliableDatagram)
+    }
+
+    /// A RETH follows: of reads, and of the packet that a write begins with.
+    pub const fn has_reth(self) -> bool {
+        matches!(self.operation, Operation::ReadRequest) || self.is_write() && self.starts_message()
+    }
+
+    /// An AtomicETH follows.
+    pub const fn has_atomic(self) -> bool {
+        self.is_atomic()
+    }
+
+    /// An AETH follows.
+    pub const fn has_aeth(self) -> bool {
+        self.is_response() && !self.is_middle()
+    }
+
+    /// An AtomicAckETH follows.
+    pub const fn has_original(self) -> bool {
+        matches!(self.operation, Operation::AtomicAcknowledge)
+    }
+
+    /// Immediate data follows.
+    pub const fn has_immediate(self) -> bool {
+        use Operation as O;
+        matches!(
+            self.operation,
+            O::SendLastImmediate
+                | O::SendOnlyImmediate
+                | O::WriteLastImmediate
+                | O::WriteOnlyImmediate
+        )
+    }
+
+    /// An IETH follows.
+    pub const fn has_invalidate(self) -> bool {
+        matches!(
+            self.operation,
+            Operation::SendLastInvalidate | Operation::SendOnlyInvalidate
+        )
+    }
+
+    /// Bytes of a message may follow the headers: of sends, writes and read responses.
+    pub const fn has_payload(self) -> bool {
+        self.is_send() || self.is_write() || self.is_read_response()
+    }
+
+    /// Bytes of all headers, BTH included: 12 to 44.
+    pub const fn header_len(self) -> usize {
+        let mut len = 12;
+        if self.has_xrc_srq() {
+            len += 4;
+        }
+        if self.has_deth() {
+            len += 8;
+        }
+        if self.has_reth() {
+            len += 16;
+        }
+        if self.has_atomic() {
+            len += 28;
+        }
+        if self.has_aeth() {
+            len += 4;
+        }
+        if self.has_original() {
+            len += 8;
+        }
+        if self.has_immediate() {
+            len += 4;
+        }
+        if self.has_invalidate() {
+            len += 4;
+        }
+        len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Opcode, Operation, Transport};
+
+    #[test]
+    fn a_byte_is_an_opcode_or_none_and_comes_back() {
+        for byte in 0..=u8::MAX {
+            if let Some(opcode) = Opcode::from_byte(byte) {
+                assert_eq!(opcode.to_byte(), byte);
+            }
+        }
+        for transport in Transport::ALL {
+            for operation in Operation::ALL {
+                let opcode = Opcode::new(transport, operation);
+                let back = Opcode::from_byte(opcode.to_byte());
+                assert_eq!(back, transport.has(operation).then_some(opcode));
+            }
+        }
+    }
+
+    #[test]
+    fn exactly_the_bytes_of_table_38_are_opcodes() {
+        let reliable = (0x00..=0x14).chain([0x16, 0x17]);
+        let expected: Vec<u8> = reliable
+            .clone()
+            .chain(0x20..=0x2b)
+            .chain([0x64, 0x65])
+            .chain(reliable.map(|low| 0xa0 | low))
+            .collect();
+        let bytes: Vec<u8> = Opcode::all().map(Opcode::to_byte).collect();
+        assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn headers_are_as_long_as_the_specification_says() {
+        // IBTA 9.2 and table 38: BTH 12, DETH 8, RETH 16, AtomicETH 28, AETH 4, AtomicAckETH 8, ImmDt 4, IETH 4, XRCETH 4.
+        let lengths: [(u8, usize); 46] = [
+            (0x00, 12),
+            (0x01, 12),
+            (0x02, 12),
+            (0x03, 16),
+            (0x04, 12),
+            (0x05, 16),
+            (0x06, 28),
+            (0x07, 12),
+            (0x08, 12),
+            (0x09, 16),
+            (0x0a, 28),
+            (0x0b, 32),
+            (0x0c, 28),
+            (0x0d, 16),
+            (0x0e, 12),
+            (0x0f, 16),
+            (0x10, 16),
+            (0x11, 16),
+            (0x12, 24),
+            (0x13, 40),
+            (0x14, 40),
+            (0x16, 16),
+            (0x17, 16),
+            (0x20, 12),
+            (0x23, 16),
+            (0x26, 28),
+            (0x2b, 32),
+            (0x64, 20),
+            (0x65, 24),
+            (0xa0, 16),
+            (0xa1, 16),
+            (0xa3, 20),
+            (0xa6, 32),
+            (0xa7, 16),
+            (0xa9, 20),
+            (0xaa, 32),
+            (0xab, 36),
+            (0xac, 32),
+            (0xad, 16),
+            (0xae, 12),
+            (0xb1, 16),
+            (0xb2, 24),
+            (0xb3, 44),
+            (0xb4, 44),
+            (0xb6, 20),
+            (0xb7, 20),
+        ];
+        for (byte, length) in lengths {
+            let opcode = Opcode::from_byte(byte).expect("exists");
+            assert_eq!(opcode.header_len(), length, "{opcode:?}");
+        }
+    }
+
+    #[test]
+    fn every_opcode_has_one_place_in_its_message() {
+        for opcode in Opcode::all() {
+            let places = [
+                opcode.is_first(),
+                opcode.is_middle(),
+                opcode.is_last(),
+                opcode.is_only(),
+            ];
+            assert_eq!(
+                places.into_iter().filter(|place| *place).count(),
+                1,
+                "{opcode:?}"
+            );
+            assert_ne!(opcode.is_request(), opcode.is_response());
+        }
+    }
+}

@@ -7,5 +7,6 @@
 //! | [`wire`] | the formats: BTH and extension headers, ICRC |
 //! | [`proto`] | the transport, free of input and output: RC, UC, UD and XRC queue pairs as state machines |
 
+mod abi;
 pub mod proto;
 pub mod wire;

@@ -1,0 +1,28 @@
+//! The device as C sees it: the symbols of `libibverbs.so.1`, and the tables of functions behind
+//! its inline functions.
+//!
+//! # Rules of this module
+//! - Every `extern "C"` function runs its body in [`guard`]: a panic ends there as `EIO` and an
+//!   `IBV_EVENT_DEVICE_FATAL`, and the device of a forked child answers `EIO` at once.
+//! - Every exported function first asks whether the object is ours, and else hands the call to the
+//!   real library: [`forward!`](real::forward). One pointer is compared.
+//! - Functions that are reached only through the tables of our own contexts get only our objects.
+//!
+//! ```text
+//! #[unsafe(no_mangle)]
+//! pub(crate) unsafe extern "C" fn ibv_query_qp(qp: *mut ibv_qp, ...) -> c_int {
+//!     // SAFETY: the caller gives a queue pair of some library.
+//!     unsafe { forward!((*qp).context, ibv_query_qp(qp, attr, mask, init)) };
+//!     guard(EIO, || ...)
+//! }
+//! ```
+
+pub(crate) mod device;
+pub(crate) mod fork;
+pub(crate) mod guard;
+pub(crate) mod marshal;
+pub(crate) mod real;
+
+pub(crate) use device::is_ours;
+pub(crate) use guard::{errno, fail, guard, set_errno};
+pub(crate) use real::forward;

@@ -1,0 +1,222 @@
+//! The real library. It stays in use for the devices that are not ours, and for the functions that
+//! have nothing to do with a device.
+//!
+//! It is opened by its name: `RTLD_NEXT` finds nothing where the linker dropped the library as
+//! unneeded, and finds another copy of ourselves where we are linked and preloaded at once. A symbol
+//! is then looked up in that library alone, so the answer is never one of ours.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_void};
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{c_char, c_int};
+
+use super::set_errno;
+
+/// A function of the real library, looked up once.
+pub(crate) struct Symbol {
+    name: &'static CStr,
+    /// Null until it was looked for, then the function or [`MISSING`].
+    found: AtomicPtr<c_void>,
+}
+
+impl Symbol {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self {
+            name,
+            found: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// The function's address, unless there is no such library or it has no such function. `ours` is
+    /// our function of that name, which is never the answer.
+    pub(crate) fn find(&self, ours: *const ()) -> Option<*const ()> {
+        let mut found = self.found.load(Ordering::Acquire);
+        if found.is_null() {
+            found = look_up(self.name).unwrap_or(MISSING);
+            if ptr::eq(found.cast_const().cast(), ours) {
+                found = MISSING;
+            }
+            self.found.store(found, Ordering::Release);
+        }
+        (found != MISSING).then(|| found.cast_const().cast())
+    }
+}
+
+const MISSING: *mut c_void = ptr::without_provenance_mut(1);
+
+fn look_up(name: &CStr) -> Option<*mut c_void> {
+    static LIBRARY: OnceLock<usize> = OnceLock::new();
+    let library = *LIBRARY.get_or_init(|| {
+        // SAFETY: opens a library by a name that ends in zero; its constructors only fill its own data.
+        let handle = unsafe {
+            libc::dlopen(
+                c"libibverbs.so.1".as_ptr(),
+                libc::RTLD_NOW | libc::RTLD_LOCAL,
+            )
+        };
+        handle.expose_provenance()
+    });
+    if library == 0 {
+        return None;
+    }
+    // SAFETY: the handle is never closed, and the name ends in zero.
+    let symbol = unsafe { libc::dlsym(ptr::with_exposed_provenance_mut(library), name.as_ptr()) };
+    (!symbol.is_null()).then_some(symbol)
+}
+
+/// The calling thread is in a function of the real library, which calls others by their public
+/// names and so comes back to ours: it must then see the real devices alone, since it looks behind
+/// the public part of a device (`ibv_import_device`).
+pub(crate) struct Inside(PhantomData<*const ()>);
+
+impl Inside {
+    pub(crate) fn enter() -> Self {
+        DEPTH.set(DEPTH.get() + 1);
+        Self(PhantomData)
+    }
+
+    /// Whether the calling thread is inside.
+    pub(crate) fn is() -> bool {
+        DEPTH.get() > 0
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+    }
+}
+
+thread_local! {
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// What a function answers for an object that is not ours, where there is no real library that
+/// knows the function: that it is not supported.
+pub(crate) trait Missing {
+    fn missing() -> Self;
+}
+
+impl Missing for c_int {
+    fn missing() -> Self {
+        set_errno(libc::EOPNOTSUPP);
+        libc::EOPNOTSUPP
+    }
+}
+
+impl Missing for isize {
+    fn missing() -> Self {
+        set_errno(libc::EOPNOTSUPP);
+        -(libc::EOPNOTSUPP as isize)
+    }
+}
+
+impl Missing for u64 {
+    fn missing() -> Self {
+        0
+    }
+}
+
+impl Missing for () {
+    fn missing() -> Self {}
+}
+
+impl<T> Missing for *mut T {
+    fn missing() -> Self {
+        set_errno(libc::EOPNOTSUPP);
+        ptr::null_mut()
+    }
+}
+
+impl Missing for *const c_char {
+    fn missing() -> Self {
+        set_errno(libc::EOPNOTSUPP);
+        ptr::null()
+    }
+}
+
+/// Calls the real library's function of the name of ours, which gives the type: `call!(ibv_xxx(a, b))`.
+/// Where there is none, the answer is that of [`Missing`], or what stands behind `else`.
+macro_rules! call {
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        $crate::abi::real::call!($name($($argument),*) else $crate::abi::real::Missing::missing())
+    };
+    ($name:ident($($argument:expr),* $(,)?) else $missing:expr) => {{
+        static SYMBOL: $crate::abi::real::Symbol = {
+            const NAME: &str = concat!(stringify!($name), "\0");
+            match ::std::ffi::CStr::from_bytes_with_nul(NAME.as_bytes()) {
+                Ok(name) => $crate::abi::real::Symbol::new(name),
+                Err(_) => panic!("a name has no zero inside"),
+            }
+        };
+        let mut function: unsafe extern "C" fn($($crate::abi::real::argument!($argument)),*) -> _ = $name;
+        match SYMBOL.find(function as *const ()) {
+            Some(found) => {
+                // A function of that name in the library has the type of ours, which bears its name.
+                function = ::std::mem::transmute::<*const (), _>(found);
+                let _inside = $crate::abi::real::Inside::enter();
+                function($($argument),*)
+            }
+            None => $missing,
+        }
+    }};
+}
+pub(crate) use call;
+
+/// The type of an argument is that of our function.
+macro_rules! argument {
+    ($argument:expr) => {
+        _
+    };
+}
+pub(crate) use argument;
+
+/// Returns the real library's answer unless the context is ours:
+/// `forward!((*qp).context, ibv_query_qp(qp, attr, mask, init))`. What is not supported for want of a
+/// library may stand behind `else`, where it is not what [`Missing`] says.
+macro_rules! forward {
+    ($context:expr, $name:ident($($argument:expr),* $(,)?) $(else $missing:expr)?) => {
+        if !$crate::abi::is_ours($context) {
+            return $crate::abi::real::call!($name($($argument),*) $(else $missing)?);
+        }
+    };
+}
+pub(crate) use forward;
+
+#[cfg(test)]
+mod tests {
+    use super::{Inside, Symbol};
+
+    #[test]
+    fn finds_the_real_function_and_not_ours() {
+        static SYMBOL: Symbol = Symbol::new(c"ibv_wc_status_str");
+        let real = SYMBOL
+            .find(std::ptr::null())
+            .expect("libibverbs.so.1 is installed");
+        assert_eq!(SYMBOL.find(std::ptr::null()), Some(real));
+        static AGAIN: Symbol = Symbol::new(c"ibv_wc_status_str");
+        assert_eq!(AGAIN.find(real), None);
+    }
+
+    #[test]
+    fn a_function_that_is_missing_stays_missing() {
+        static SYMBOL: Symbol = Symbol::new(c"ibv_no_such_function");
+        assert_eq!(SYMBOL.find(std::ptr::null()), None);
+        assert_eq!(SYMBOL.find(std::ptr::null()), None);
+    }
+
+    #[test]
+    fn inside_is_nested_and_the_threads_own() {
+        assert!(!Inside::is());
+        let outer = Inside::enter();
+        drop(Inside::enter());
+        assert!(Inside::is());
+        assert!(!std::thread::spawn(Inside::is).join().unwrap());
+        drop(outer);
+        assert!(!Inside::is());
+    }
+}

@@ -425,7 +425,7 @@ impl<'a> Packet<'a> {
         let header = Header::parse(&mut reader)?;
         let padded = reader.bytes;
         // Every header is a number of words, and the pad makes the payload one.
-        if padded.len() % 4 != 0 {
+        if !padded.len().is_multiple_of(4) {
             return Err(Malformed::Length);
         }
         let payload = padded
@@ -463,5 +463,283 @@ impl Reader<'_> {
         let (head, tail) = self.bytes.split_first_chunk().ok_or(Malformed::Length)?;
         self.bytes = tail;
         Ok(*head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn some_if<T: fmt::Debug + Clone + 'static>(
+        there: bool,
+        strategy: impl Strategy<Value = T> + 'static,
+    ) -> BoxedStrategy<Option<T>> {
+        if there {
+            strategy.prop_map(Some).boxed()
+        } else {
+            Just(None).boxed()
+        }
+    }
+
+    fn syndrome() -> impl Strategy<Value = Syndrome> {
+        prop_oneof![
+            (0..32_u8).prop_map(|credits| Syndrome::Ack { credits }),
+            (0..32_u8).prop_map(|timer| Syndrome::ReceiverNotReady { timer }),
+            (0..5_u8).prop_map(|code| Syndrome::Nak(Nak::from_code(code).unwrap())),
+        ]
+    }
+
+    prop_compose! {
+        fn bth(opcode: Opcode, payload: usize)(
+            flags in any::<(bool, bool, bool)>(),
+            partition_key in any::<u16>(),
+            destination in 0..1_u32 << 24,
+            sequence in 0..1_u32 << 24,
+        ) -> Bth {
+            let (solicited, migrated, acknowledge) = flags;
+            let pad = Header::pad_for(payload);
+            Bth { opcode, solicited, migrated, pad, partition_key, destination, acknowledge, sequence }
+        }
+    }
+
+    prop_compose! {
+        fn header(opcode: Opcode, payload: usize)(
+            bth in bth(opcode, payload),
+            xrc_srq in some_if(opcode.has_xrc_srq(), 0..1_u32 << 24),
+            deth in some_if(opcode.has_deth(), (any::<u32>(), 0..1_u32 << 24)
+                .prop_map(|(queue_key, source)| Deth { queue_key, source })),
+            reth in some_if(opcode.has_reth(), any::<(u64, u32, u32)>()
+                .prop_map(|(address, key, length)| Reth { address, key, length })),
+            atomic in some_if(opcode.has_atomic(), any::<(u64, u32, u64, u64)>().prop_map(
+                |(address, key, swap_or_add, compare)| AtomicEth { address, key, swap_or_add, compare },
+            )),
+            aeth in some_if(opcode.has_aeth(), (syndrome(), 0..1_u32 << 24)
+                .prop_map(|(syndrome, message_sequence)| Aeth { syndrome, message_sequence })),
+            original in some_if(opcode.has_original(), any::<u64>()),
+            immediate in some_if(opcode.has_immediate(), any::<[u8; 4]>()),
+            invalidate in some_if(opcode.has_invalidate(), any::<u32>()),
+        ) -> Header {
+            Header { bth, xrc_srq, deth, reth, atomic, aeth, original, immediate, invalidate }
+        }
+    }
+
+    fn opcode() -> impl Strategy<Value = Opcode> {
+        proptest::sample::select(Opcode::all().collect::<Vec<_>>())
+    }
+
+    fn packet() -> impl Strategy<Value = (Header, Vec<u8>)> {
+        opcode().prop_flat_map(|opcode| {
+            let longest = if opcode.has_payload() { 100 } else { 0 };
+            proptest::collection::vec(any::<u8>(), 0..=longest)
+                .prop_flat_map(move |payload| (header(opcode, payload.len()), Just(payload)))
+        })
+    }
+
+    fn emitted(header: &Header, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Packet {
+            header: *header,
+            payload,
+        }
+        .emit(&mut bytes);
+        bytes
+    }
+
+    fn acknowledge() -> Header {
+        let mut header = Header::new(Bth {
+            opcode: Opcode::from_byte(0x11).unwrap(),
+            solicited: false,
+            migrated: true,
+            pad: 0,
+            partition_key: 0xffff,
+            destination: 0x12_3456,
+            acknowledge: false,
+            sequence: 0xab_cdef,
+        });
+        header.aeth = Some(Aeth {
+            syndrome: Syndrome::Ack { credits: 31 },
+            message_sequence: 7,
+        });
+        header
+    }
+
+    fn send(pad: u8) -> Header {
+        let opcode = Opcode::from_byte(0x04).unwrap();
+        Header {
+            aeth: None,
+            bth: Bth {
+                opcode,
+                pad,
+                ..acknowledge().bth
+            },
+            ..acknowledge()
+        }
+    }
+
+    #[test]
+    fn bytes_stand_where_the_specification_has_them() {
+        // XRC write, last with immediate: BTH, XRCETH, ImmDt.
+        let mut header = Header::new(Bth {
+            opcode: Opcode::from_byte(0xa9).unwrap(),
+            solicited: true,
+            migrated: true,
+            pad: 3,
+            partition_key: 0x8001,
+            destination: 0x01_0203,
+            acknowledge: true,
+            sequence: 0x04_0506,
+        });
+        header.xrc_srq = Some(0x0a_0b0c);
+        header.immediate = Some(*b"imm!");
+        let bytes = [
+            0xa9, 0xf0, 0x80, 0x01, 0, 1, 2, 3, 0x80, 4, 5, 6, 0, 0x0a, 0x0b, 0x0c, b'i', b'm',
+            b'm', b'!', 9, 0, 0, 0,
+        ];
+        assert_eq!(emitted(&header, &[9]), bytes);
+        assert_eq!(
+            Packet::parse(&bytes),
+            Ok(Packet {
+                header,
+                payload: &[9]
+            })
+        );
+
+        // Atomic acknowledgement: BTH, AETH, AtomicAckETH.
+        let mut header = acknowledge();
+        header.bth.opcode = Opcode::from_byte(0x12).unwrap();
+        header.original = Some(0x0102_0304_0506_0708);
+        header.aeth = Some(Aeth {
+            syndrome: Syndrome::Nak(Nak::RemoteAccessError),
+            message_sequence: 5,
+        });
+        let bytes = emitted(&header, &[]);
+        assert_eq!(bytes[12..], [0x62, 0, 0, 5, 1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn syndromes_are_those_of_the_specification() {
+        let mut known = 0;
+        for byte in 0..=u8::MAX {
+            if let Some(syndrome) = Syndrome::from_byte(byte) {
+                assert_eq!(syndrome.to_byte(), byte);
+                known += 1;
+            }
+        }
+        assert_eq!(known, 32 + 32 + 5);
+        assert_eq!(
+            Syndrome::from_byte(0x1f),
+            Some(Syndrome::Ack { credits: 31 })
+        );
+        assert_eq!(
+            Syndrome::from_byte(0x21),
+            Some(Syndrome::ReceiverNotReady { timer: 1 })
+        );
+        assert_eq!(
+            Syndrome::from_byte(0x60),
+            Some(Syndrome::Nak(Nak::SequenceError))
+        );
+        assert_eq!(
+            Syndrome::from_byte(0x63),
+            Some(Syndrome::Nak(Nak::RemoteOperationalError))
+        );
+        assert_eq!(Syndrome::from_byte(0x40), None);
+        assert_eq!(Syndrome::from_byte(0x80), None);
+    }
+
+    #[test]
+    fn pads_fill_the_last_word() {
+        assert_eq!(
+            [0, 1, 2, 3, 4, 4096].map(Header::pad_for),
+            [0, 3, 2, 1, 0, 0]
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let good = emitted(&acknowledge(), &[]);
+        let refusal = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = good.clone();
+            change(&mut bytes);
+            Packet::parse(&bytes).err()
+        };
+        assert_eq!(refusal(&|_| ()), None);
+        assert_eq!(refusal(&|bytes| bytes[0] = 0x15), Some(Malformed::Opcode));
+        assert_eq!(refusal(&|bytes| bytes[0] = 0x81), Some(Malformed::Opcode));
+        assert_eq!(refusal(&|bytes| bytes[1] |= 1), Some(Malformed::Version));
+        assert_eq!(refusal(&|bytes| bytes[1] |= 0x10), Some(Malformed::Pad));
+        assert_eq!(
+            refusal(&|bytes| bytes[12] = 0x40),
+            Some(Malformed::Syndrome)
+        );
+        assert_eq!(
+            refusal(&|bytes| bytes.extend([0; 4])),
+            Some(Malformed::Payload)
+        );
+        assert_eq!(
+            refusal(&|bytes| bytes.truncate(15)),
+            Some(Malformed::Length)
+        );
+        assert_eq!(refusal(&|bytes| bytes.clear()), Some(Malformed::Length));
+
+        let words = emitted(&send(0), b"word");
+        assert_eq!(
+            Packet::parse(&words).map(|packet| packet.payload.len()),
+            Ok(4)
+        );
+        assert_eq!(Packet::parse(&words[..15]), Err(Malformed::Length));
+    }
+
+    #[test]
+    fn reserved_bits_and_pads_are_not_looked_at() {
+        let header = send(3);
+        let mut bytes = emitted(&header, &[1]);
+        bytes[4] = 0xff;
+        bytes[8] = 0x7f;
+        bytes[13..].fill(0xff);
+        assert_eq!(
+            Packet::parse(&bytes),
+            Ok(Packet {
+                header,
+                payload: &[1]
+            })
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_packet_comes_back((header, payload) in packet()) {
+            let bytes = emitted(&header, &payload);
+            prop_assert_eq!(bytes.len(), header.len() + payload.len() + usize::from(header.bth.pad));
+            let packet = Packet::parse(&bytes);
+            prop_assert_eq!(packet, Ok(Packet { header, payload: &payload }));
+        }
+
+        #[test]
+        fn a_shorter_packet_is_never_mistaken((header, payload) in packet(), cut in any::<prop::sample::Index>()) {
+            let bytes = emitted(&header, &payload);
+            let short = &bytes[..cut.index(bytes.len())];
+            if let Ok(packet) = Packet::parse(short) {
+                prop_assert_eq!(packet.header, header);
+                prop_assert!(packet.payload.len() < payload.len().max(1));
+            }
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(
+            opcode in opcode(), bytes in proptest::collection::vec(any::<u8>(), 0..100), known in any::<bool>(),
+        ) {
+            let mut bytes = bytes;
+            if let (true, [first, flags, ..]) = (known, &mut bytes[..]) {
+                *first = opcode.to_byte();
+                *flags &= 0xf0;
+            }
+            if let Ok(packet) = Packet::parse(&bytes) {
+                let again = emitted(&packet.header, packet.payload);
+                prop_assert_eq!(again.len(), bytes.len());
+                prop_assert_eq!(Packet::parse(&again), Ok(packet));
+            }
+        }
     }
 }

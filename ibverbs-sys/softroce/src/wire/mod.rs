@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod header;
+pub mod icrc;
+pub mod ip;
 mod opcode;
 
 pub use header::{Aeth, AtomicEth, Bth, Deth, Header, Malformed, Nak, Packet, Reth, Syndrome};

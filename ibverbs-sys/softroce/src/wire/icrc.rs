@@ -1,0 +1,339 @@
+//! The invariant CRC at the end of every packet (IBTA 7.8.1, and annex A17.3.3 for what it covers of IP and UDP): the
+//! CRC-32 of Ethernet over eight bytes of ones, in the place of an InfiniBand local route header, the IP header, the UDP
+//! header, and the packet from BTH to pad. What a router may change counts as ones: IPv4's TOS, TTL and checksum,
+//! IPv6's traffic class, flow label and hop limit, the UDP checksum, and the BTH's congestion bits and the reserved
+//! ones beside them. It stands on the wire with the low byte first.
+//!
+//! All of IPv4's other fields are covered, also the identification, which a UDP socket does not show.
+//! [`explained_by_identification`] checks what can be checked then.
+
+use crc32fast::Hasher;
+
+/// The CRC of eight bytes of ones.
+const SEED: u32 = 0x2144_df1c;
+
+/// Bytes of the BTH that are copied to be masked.
+const BTH_HEAD: usize = 8;
+
+/// The ICRC of a packet over IPv4, whose bytes from BTH to pad are `transport`.
+pub fn ipv4(header: &[u8; 20], udp: &[u8; 8], transport: &[u8]) -> u32 {
+    let mut covered = [0; 20 + 8 + BTH_HEAD];
+    covered[..20].copy_from_slice(header);
+    covered[1] = 0xff; // TOS
+    covered[8] = 0xff; // TTL
+    covered[10..12].fill(0xff); // checksum
+    finish(&mut covered, 20, udp, transport)
+}
+
+/// The ICRC of a packet over IPv6, whose bytes from BTH to pad are `transport`.
+pub fn ipv6(header: &[u8; 40], udp: &[u8; 8], transport: &[u8]) -> u32 {
+    let mut covered = [0; 40 + 8 + BTH_HEAD];
+    covered[..40].copy_from_slice(header);
+    covered[0] |= 0x0f; // traffic class
+    covered[1..4].fill(0xff); // traffic class and flow label
+    covered[7] = 0xff; // hop limit
+    finish(&mut covered, 40, udp, transport)
+}
+
+/// A datagram's packet from BTH to pad, and the ICRC behind it; none if there is no room for one.
+pub fn split(datagram: &[u8]) -> Option<(&[u8], u32)> {
+    let (transport, icrc) = datagram.split_last_chunk()?;
+    Some((transport, u32::from_le_bytes(*icrc)))
+}
+
+/// Whether `received` is the ICRC of the packet over IPv4 but for the identification in the IP header, which is
+/// not known. It is no full check: of 2^32 wrong values it takes 2^16.
+pub fn explained_by_identification(
+    header: &[u8; 20],
+    udp: &[u8; 8],
+    transport: &[u8],
+    received: u32,
+) -> bool {
+    identification(header, udp, transport, received).is_some()
+}
+
+/// The identification with which the packet's ICRC is `received`; none if there is none.
+///
+/// A CRC is linear: two messages that differ in two bytes only have CRCs that differ by the remainder of those bytes
+/// shifted by all that follows them. The shift is undone by dividing by that power of x; what is left has a degree
+/// below 16 exactly if the two bytes explain it.
+fn identification(
+    header: &[u8; 20],
+    udp: &[u8; 8],
+    transport: &[u8],
+    received: u32,
+) -> Option<u16> {
+    let difference = ipv4(header, udp, transport) ^ received;
+    // The rest of the header, and four bytes by which a CRC shifts its message in any case.
+    let following = (20 - 6) + udp.len() + transport.len() + 4;
+    let bytes = unshift(difference, following);
+    if bytes & 0xffff != 0 {
+        return None;
+    }
+    let changed = ((bytes >> 16) as u16).to_le_bytes();
+    Some(u16::from_be_bytes([
+        header[4] ^ changed[0],
+        header[5] ^ changed[1],
+    ]))
+}
+
+fn finish(covered: &mut [u8], ip: usize, udp: &[u8; 8], transport: &[u8]) -> u32 {
+    covered[ip..ip + 8].copy_from_slice(udp);
+    covered[ip + 6..ip + 8].fill(0xff); // checksum
+    // Shorter than eight bytes is no packet, but a CRC it has.
+    let (head, tail) = transport.split_at(transport.len().min(BTH_HEAD));
+    let bth = ip + 8;
+    covered[bth..bth + head.len()].copy_from_slice(head);
+    covered[bth + 4] = 0xff; // FECN, BECN, reserved
+    let mut hasher = Hasher::new_with_initial(SEED);
+    hasher.update(&covered[..bth + head.len()]);
+    hasher.update(tail);
+    hasher.finalize()
+}
+
+/// The polynomial, in a CRC's order of bits: bit 31 is x^0, bit 0 is x^31; x^32 is left out.
+const POLYNOMIAL: u32 = 0xedb8_8320;
+
+/// x^-(8 * 2^i) modulo the polynomial.
+const UNSHIFTS: [u32; 32] = {
+    let mut powers = [0; 32];
+    let mut power = 1 << 31;
+    let mut bit = 0;
+    while bit < 8 {
+        power = divide_by_x(power);
+        bit += 1;
+    }
+    let mut i = 0;
+    while i < 32 {
+        powers[i] = power;
+        power = multiply(power, power);
+        i += 1;
+    }
+    powers
+};
+
+/// Divides by x^(8 * bytes).
+fn unshift(mut value: u32, bytes: usize) -> u32 {
+    for (i, power) in UNSHIFTS.into_iter().enumerate() {
+        if bytes >> i & 1 != 0 {
+            value = multiply(value, power);
+        }
+    }
+    value
+}
+
+/// The product modulo the polynomial.
+const fn multiply(a: u32, mut b: u32) -> u32 {
+    let mut product = 0;
+    let mut bit = 1 << 31;
+    while bit != 0 {
+        if a & bit != 0 {
+            product ^= b;
+        }
+        b = multiply_by_x(b);
+        bit >>= 1;
+    }
+    product
+}
+
+const fn multiply_by_x(value: u32) -> u32 {
+    if value & 1 != 0 {
+        value >> 1 ^ POLYNOMIAL
+    } else {
+        value >> 1
+    }
+}
+
+/// The polynomial's top bit in this order tells whether it was subtracted, because its x^0 is 1.
+const fn divide_by_x(value: u32) -> u32 {
+    if value & 1 << 31 != 0 {
+        (value ^ POLYNOMIAL) << 1 | 1
+    } else {
+        value << 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The same from the words of the specification, bit by bit.
+    fn bitwise(covered: impl IntoIterator<Item = u8>) -> u32 {
+        let mut register = !0_u32;
+        for byte in [0xff; 8].into_iter().chain(covered) {
+            for bit in 0..8 {
+                let feedback = (register & 1) ^ u32::from(byte >> bit & 1);
+                register >>= 1;
+                if feedback != 0 {
+                    register ^= 0xedb8_8320;
+                }
+            }
+        }
+        !register
+    }
+
+    fn masked(bytes: &[u8], masks: &[(usize, u8)]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        for &(index, mask) in masks {
+            if let Some(byte) = bytes.get_mut(index) {
+                *byte |= mask;
+            }
+        }
+        bytes
+    }
+
+    const IPV4_MASKS: [(usize, u8); 7] = [
+        (1, 0xff),
+        (8, 0xff),
+        (10, 0xff),
+        (11, 0xff),
+        (26, 0xff),
+        (27, 0xff),
+        (32, 0xff),
+    ];
+    const IPV6_MASKS: [(usize, u8); 8] = [
+        (0, 0x0f),
+        (1, 0xff),
+        (2, 0xff),
+        (3, 0xff),
+        (7, 0xff),
+        (46, 0xff),
+        (47, 0xff),
+        (52, 0xff),
+    ];
+
+    fn hex(digits: &str) -> Vec<u8> {
+        let digits: Vec<u8> = digits.bytes().filter(u8::is_ascii_hexdigit).collect();
+        digits
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect()
+    }
+
+    /// The headers, the transport's bytes and the ICRC of a packet from its IPv4 header on.
+    fn cut<const IP: usize>(packet: &[u8]) -> ([u8; IP], [u8; 8], &[u8], u32) {
+        let (transport, icrc) = split(&packet[IP + 8..]).unwrap();
+        (
+            packet[..IP].try_into().unwrap(),
+            packet[IP..IP + 8].try_into().unwrap(),
+            transport,
+            icrc,
+        )
+    }
+
+    /// A congestion notification that a ConnectX-4 Lx sent: BECN is set, identification 0x718c.
+    const CONNECT_X: &str = "45c2003c 718c4000 40119161 0a001101 0a001201 000012b7 00280000
+        8100ffff 40000118 00000000 00000000 00000000 00000000 00000000 82fd002a";
+
+    /// A send over an unreliable connection, with a pad of two and a UDP checksum; identification 0x0478.
+    const UC_SEND: &str = "45010040 04784000 4011b4d5 c0a80007 c0a80007 c00012b7 002caca2
+        2460ffff 000000d3 00cf1710 4630818b e28935d9 0e9a9550 5401be88 5e500000 78f353f3";
+
+    /// The last packet of a send, over IPv6, as scapy computes it.
+    const IPV6_SEND: &str = "62b12345 00201121 fd000000 00000000 00000000 00000001
+        fd000000 00000000 00000000 00000002 c82212b7 00200000
+        0240ffff 00000011 80123456 736f6674 726f6365 173dcb2d";
+
+    #[test]
+    fn packets_from_elsewhere_have_the_icrc_that_they_carry() {
+        for packet in [CONNECT_X, UC_SEND] {
+            let packet = hex(packet);
+            let (ip, udp, transport, icrc) = cut(&packet);
+            assert_eq!(ipv4(&ip, &udp, transport), icrc);
+        }
+        let packet = hex(IPV6_SEND);
+        let (ip, udp, transport, icrc) = cut(&packet);
+        assert_eq!(ipv6(&ip, &udp, transport), icrc);
+    }
+
+    #[test]
+    fn an_unknown_identification_is_found() {
+        for (packet, expected) in [(CONNECT_X, 0x718c), (UC_SEND, 0x0478)] {
+            let packet = hex(packet);
+            let (mut ip, udp, transport, icrc) = cut::<20>(&packet);
+            assert_eq!(identification(&ip, &udp, transport, icrc), Some(expected));
+            ip[4..6].fill(0);
+            assert_eq!(identification(&ip, &udp, transport, icrc), Some(expected));
+            assert!(explained_by_identification(&ip, &udp, transport, icrc));
+            // A wrong bit of the ICRC is seen all the same.
+            for bit in 0..32 {
+                assert!(!explained_by_identification(
+                    &ip,
+                    &udp,
+                    transport,
+                    icrc ^ 1 << bit
+                ));
+            }
+        }
+    }
+
+    #[test]
+    fn no_room_for_an_icrc() {
+        assert_eq!(split(&[1, 2, 3]), None);
+        assert_eq!(split(&[1, 2, 3, 4]), Some((&[][..], 0x0403_0201)));
+    }
+
+    fn array<const N: usize>() -> impl Strategy<Value = [u8; N]> {
+        proptest::collection::vec(any::<u8>(), N).prop_map(|bytes| bytes.try_into().unwrap())
+    }
+
+    fn transport() -> impl Strategy<Value = Vec<u8>> {
+        proptest::collection::vec(any::<u8>(), 0..200)
+    }
+
+    proptest! {
+        #[test]
+        fn as_the_specification_says_bit_by_bit(
+            v4 in array::<20>(), v6 in array::<40>(), udp in array::<8>(), transport in transport(),
+        ) {
+            let packet = [&v4[..], &udp, &transport].concat();
+            prop_assert_eq!(ipv4(&v4, &udp, &transport), bitwise(masked(&packet, &IPV4_MASKS)));
+            let packet = [&v6[..], &udp, &transport].concat();
+            prop_assert_eq!(ipv6(&v6, &udp, &transport), bitwise(masked(&packet, &IPV6_MASKS)));
+        }
+
+        #[test]
+        fn a_flipped_bit_changes_it_unless_masked(
+            v4 in array::<20>(), v6 in array::<40>(), udp in array::<8>(),
+            transport in proptest::collection::vec(any::<u8>(), 12..200), place in any::<prop::sample::Index>(), bit in 0..8_u8,
+        ) {
+            let flip = |packet: &mut Vec<u8>, masks: &[(usize, u8)]| {
+                let index = place.index(packet.len());
+                packet[index] ^= 1 << bit;
+                !masks.iter().any(|&(masked, mask)| masked == index && mask & 1 << bit != 0)
+            };
+            let mut packet = [&v4[..], &udp, &transport].concat();
+            let counts = flip(&mut packet, &IPV4_MASKS);
+            let changed = ipv4(packet[..20].try_into()?, packet[20..28].try_into()?, &packet[28..]);
+            prop_assert_eq!(changed != ipv4(&v4, &udp, &transport), counts);
+            let mut packet = [&v6[..], &udp, &transport].concat();
+            let counts = flip(&mut packet, &IPV6_MASKS);
+            let changed = ipv6(packet[..40].try_into()?, packet[40..48].try_into()?, &packet[48..]);
+            prop_assert_eq!(changed != ipv6(&v6, &udp, &transport), counts);
+        }
+
+        #[test]
+        fn every_identification_is_found(
+            mut v4 in array::<20>(), udp in array::<8>(), transport in transport(), id in any::<u16>(),
+        ) {
+            let assumed = v4;
+            v4[4..6].copy_from_slice(&id.to_be_bytes());
+            let icrc = ipv4(&v4, &udp, &transport);
+            prop_assert_eq!(identification(&assumed, &udp, &transport, icrc), Some(id));
+        }
+
+        #[test]
+        fn what_no_identification_explains_is_refused(
+            mut v4 in array::<20>(), udp in array::<8>(), transport in transport(), id in any::<u16>(), other in 1..=u16::MAX,
+        ) {
+            let assumed = v4;
+            // Four bytes have as many values as the ICRC: no two changes in them look alike.
+            v4[4..6].copy_from_slice(&id.to_be_bytes());
+            v4[6..8].copy_from_slice(&(u16::from_be_bytes([v4[6], v4[7]]) ^ other).to_be_bytes());
+            let icrc = ipv4(&v4, &udp, &transport);
+            prop_assert!(!explained_by_identification(&assumed, &udp, &transport, icrc));
+        }
+    }
+}

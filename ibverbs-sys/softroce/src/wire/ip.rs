@@ -1,0 +1,359 @@
+//! IP and UDP headers, as Linux sends them from a UDP socket that is not connected and does not let packets be
+//! fragmented: no IPv4 options, identification 0, the don't-fragment bit. A socket neither takes nor shows these
+//! bytes; they are built because the ICRC covers them, a datagram's receiver is given them, a capture shows
+//! them, and packets between IPv6 GIDs carry them in front of the BTH.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::icrc;
+
+/// The UDP port of RoCEv2 (IBTA annex A17.3.1).
+pub const PORT: u16 = 4791;
+
+/// IP's number of UDP.
+const UDP: u8 = 17;
+
+/// What the headers below a BTH say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The sender. Two IPv4-mapped addresses make a packet over IPv4.
+    pub source: Ipv6Addr,
+    /// The receiver.
+    pub destination: Ipv6Addr,
+    /// The sender's UDP port.
+    pub source_port: u16,
+    /// The receiver's UDP port.
+    pub destination_port: u16,
+    /// IPv6's traffic class, IPv4's TOS.
+    pub traffic_class: u8,
+    /// IPv6's hop limit, IPv4's time to live.
+    pub hop_limit: u8,
+    /// IPv6's flow label, 20 bits; of IPv4 none.
+    pub flow_label: u32,
+}
+
+/// The IP and the UDP header of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the headers' names")]
+pub enum Headers {
+    /// Over IPv4.
+    V4 { ip: [u8; 20], udp: [u8; 8] },
+    /// Over IPv6.
+    V6 { ip: [u8; 40], udp: [u8; 8] },
+}
+
+impl Route {
+    /// The headers of a packet with `transport` bytes from BTH to pad, to which the ICRC is added here. Of lengths
+    /// that no IP packet has, the length fields hold the low bits.
+    pub fn headers(&self, transport: usize) -> Headers {
+        let udp_len = transport.wrapping_add(8 + 4) as u16;
+        let mut udp = [0; 8];
+        udp[..2].copy_from_slice(&self.source_port.to_be_bytes());
+        udp[2..4].copy_from_slice(&self.destination_port.to_be_bytes());
+        udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
+        // The checksum stays 0, none: IBTA annex A17.3.1 wants that, and IPv6 allows it to tunnels (RFC 6935).
+        match (
+            self.source.to_ipv4_mapped(),
+            self.destination.to_ipv4_mapped(),
+        ) {
+            (Some(source), Some(destination)) => Headers::V4 {
+                ip: self.ipv4(source, destination, udp_len.wrapping_add(20)),
+                udp,
+            },
+            _ => Headers::V6 {
+                ip: self.ipv6(udp_len),
+                udp,
+            },
+        }
+    }
+
+    fn ipv4(&self, source: Ipv4Addr, destination: Ipv4Addr, total: u16) -> [u8; 20] {
+        let mut ip = [0; 20];
+        ip[0] = 0x45; // version 4, five words
+        ip[1] = self.traffic_class;
+        ip[2..4].copy_from_slice(&total.to_be_bytes());
+        ip[6] = 0x40; // don't fragment
+        ip[8] = self.hop_limit;
+        ip[9] = UDP;
+        ip[12..16].copy_from_slice(&source.octets());
+        ip[16..20].copy_from_slice(&destination.octets());
+        let checksum = checksum(&ip);
+        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+        ip
+    }
+
+    fn ipv6(&self, payload: u16) -> [u8; 40] {
+        let mut ip = [0; 40];
+        let first = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
+        ip[..4].copy_from_slice(&first.to_be_bytes());
+        ip[4..6].copy_from_slice(&payload.to_be_bytes());
+        ip[6] = UDP;
+        ip[7] = self.hop_limit;
+        ip[8..24].copy_from_slice(&self.source.octets());
+        ip[24..40].copy_from_slice(&self.destination.octets());
+        ip
+    }
+}
+
+impl Headers {
+    /// Reads the headers in front of a BTH: those, and the bytes from BTH to ICRC. None for what is no whole UDP
+    /// packet: another version or protocol, options, extension headers, a fragment, lengths that are not those of
+    /// the bytes, a wrong IPv4 checksum. The UDP checksum is not looked at, the ICRC covers more.
+    pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        match bytes.first()? >> 4 {
+            4 => {
+                let (ip, rest) = bytes.split_first_chunk::<20>()?;
+                let whole = [ip[6] & 0xbf, ip[7]] == [0, 0];
+                let len = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
+                let plain = ip[0] == 0x45 && ip[9] == UDP && checksum(ip) == 0;
+                if !whole || !plain || len != bytes.len() {
+                    return None;
+                }
+                let (udp, rest) = parse_udp(rest)?;
+                Some((Self::V4 { ip: *ip, udp }, rest))
+            }
+            6 => {
+                let (ip, rest) = bytes.split_first_chunk::<40>()?;
+                let len = usize::from(u16::from_be_bytes([ip[4], ip[5]]));
+                if ip[6] != UDP || len != rest.len() {
+                    return None;
+                }
+                let (udp, rest) = parse_udp(rest)?;
+                Some((Self::V6 { ip: *ip, udp }, rest))
+            }
+            _ => None,
+        }
+    }
+
+    /// The IP header.
+    pub fn ip(&self) -> &[u8] {
+        match self {
+            Self::V4 { ip, .. } => ip,
+            Self::V6 { ip, .. } => ip,
+        }
+    }
+
+    /// The UDP header.
+    pub fn udp(&self) -> &[u8; 8] {
+        match self {
+            Self::V4 { udp, .. } | Self::V6 { udp, .. } => udp,
+        }
+    }
+
+    /// Appends both to `out`.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.ip());
+        out.extend_from_slice(self.udp());
+    }
+
+    /// The ICRC of the packet whose bytes from BTH to pad are `transport`.
+    pub fn icrc(&self, transport: &[u8]) -> u32 {
+        match self {
+            Self::V4 { ip, udp } => icrc::ipv4(ip, udp, transport),
+            Self::V6 { ip, udp } => icrc::ipv6(ip, udp, transport),
+        }
+    }
+
+    /// What they say.
+    pub fn route(&self) -> Route {
+        let udp = self.udp();
+        let port = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
+        let (source_port, destination_port) = (port(0), port(2));
+        match self {
+            Self::V4 { ip, .. } => {
+                let address = |at: usize| {
+                    Ipv4Addr::new(ip[at], ip[at + 1], ip[at + 2], ip[at + 3]).to_ipv6_mapped()
+                };
+                Route {
+                    source: address(12),
+                    destination: address(16),
+                    source_port,
+                    destination_port,
+                    traffic_class: ip[1],
+                    hop_limit: ip[8],
+                    flow_label: 0,
+                }
+            }
+            Self::V6 { ip, .. } => {
+                let address = |at: usize| {
+                    let mut octets = [0; 16];
+                    octets.copy_from_slice(&ip[at..at + 16]);
+                    Ipv6Addr::from(octets)
+                };
+                let first = u32::from_be_bytes([ip[0], ip[1], ip[2], ip[3]]);
+                Route {
+                    source: address(8),
+                    destination: address(24),
+                    source_port,
+                    destination_port,
+                    traffic_class: (first >> 20) as u8,
+                    hop_limit: ip[7],
+                    flow_label: first & 0xf_ffff,
+                }
+            }
+        }
+    }
+
+    /// The 40 bytes that a datagram's receiver finds in front of its message: IPv6's header, or IPv4's behind 20
+    /// bytes of which nothing is said (IBTA annex A17.4.5.1).
+    pub fn global_route(&self) -> [u8; 40] {
+        match self {
+            Self::V4 { ip, .. } => {
+                let mut bytes = [0; 40];
+                bytes[20..].copy_from_slice(ip);
+                bytes
+            }
+            Self::V6 { ip, .. } => *ip,
+        }
+    }
+}
+
+fn parse_udp(bytes: &[u8]) -> Option<([u8; 8], &[u8])> {
+    let (udp, rest) = bytes.split_first_chunk::<8>()?;
+    let len = usize::from(u16::from_be_bytes([udp[4], udp[5]]));
+    (len == bytes.len()).then_some((*udp, rest))
+}
+
+/// The internet checksum (RFC 1071); of a header with a right one, 0.
+fn checksum(header: &[u8; 20]) -> u16 {
+    let sum: u32 = header
+        .chunks_exact(2)
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    // Ten words carry once, and the carry can carry once more.
+    let folded = (sum & 0xffff) + (sum >> 16);
+    !((folded & 0xffff) + (folded >> 16)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn v4() -> Route {
+        Route {
+            source: Ipv4Addr::new(10, 0, 17, 1).to_ipv6_mapped(),
+            destination: Ipv4Addr::new(10, 0, 18, 1).to_ipv6_mapped(),
+            source_port: 0xc000,
+            destination_port: PORT,
+            traffic_class: 0xc2,
+            hop_limit: 64,
+            flow_label: 0,
+        }
+    }
+
+    fn v6() -> Route {
+        Route {
+            source: "fd00::1".parse().unwrap(),
+            destination: "fd00::2".parse().unwrap(),
+            flow_label: 0x12345,
+            traffic_class: 0x2b,
+            hop_limit: 33,
+            ..v4()
+        }
+    }
+
+    #[test]
+    fn ipv4_byte_by_byte() {
+        let Headers::V4 { ip, udp } = v4().headers(28) else {
+            panic!("IPv4")
+        };
+        #[rustfmt::skip]
+        assert_eq!(ip, [
+            0x45, 0xc2, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x02, 0xee, 10, 0, 17, 1, 10, 0, 18, 1,
+        ]);
+        assert_eq!(udp, [0xc0, 0, 0x12, 0xb7, 0, 40, 0, 0]);
+    }
+
+    #[test]
+    fn ipv6_byte_by_byte() {
+        let Headers::V6 { ip, udp } = v6().headers(20) else {
+            panic!("IPv6")
+        };
+        assert_eq!(ip[..8], [0x62, 0xb1, 0x23, 0x45, 0, 0x20, 17, 33]);
+        assert_eq!(ip[8..24], v6().source.octets());
+        assert_eq!(ip[24..], v6().destination.octets());
+        assert_eq!(udp, [0xc0, 0, 0x12, 0xb7, 0, 0x20, 0, 0]);
+    }
+
+    #[test]
+    fn a_receiver_of_datagrams_finds_the_header_at_the_end() {
+        let headers = v4().headers(20);
+        assert_eq!(headers.global_route()[20..], *headers.ip());
+        let headers = v6().headers(20);
+        assert_eq!(headers.global_route()[..], *headers.ip());
+    }
+
+    #[test]
+    fn what_is_no_whole_udp_packet_is_refused() {
+        for route in [v4(), v6()] {
+            let mut packet = Vec::new();
+            route.headers(12).emit(&mut packet);
+            packet.extend_from_slice(&[7; 16]);
+            assert!(Headers::parse(&packet).is_some());
+            for len in 0..packet.len() {
+                assert_eq!(Headers::parse(&packet[..len]), None, "{len} bytes");
+            }
+            let longer = [&packet[..], &[0]].concat();
+            assert_eq!(Headers::parse(&longer), None);
+        }
+        let refused = |at: usize, bit: u8| {
+            let mut packet = Vec::new();
+            v4().headers(12).emit(&mut packet);
+            packet.extend_from_slice(&[7; 16]);
+            packet[at] ^= bit;
+            packet[10..12].fill(0);
+            let right = checksum(packet[..20].try_into().unwrap());
+            packet[10..12].copy_from_slice(&right.to_be_bytes());
+            Headers::parse(&packet).is_none()
+        };
+        assert!(refused(0, 1), "options");
+        assert!(refused(6, 0x20), "more fragments");
+        assert!(refused(7, 1), "a fragment that is not the first");
+        assert!(refused(9, 1), "another protocol");
+        assert!(!refused(6, 0x40), "may be fragmented, but is not");
+        assert!(!refused(8, 1), "another time to live");
+    }
+
+    proptest! {
+        #[test]
+        fn comes_back(
+            mapped in any::<bool>(), source in any::<u128>(), destination in any::<u128>(),
+            ports in any::<(u16, u16)>(), traffic_class in any::<u8>(), hop_limit in any::<u8>(),
+            flow_label in 0..1_u32 << 20, payload in proptest::collection::vec(any::<u8>(), 12..80),
+        ) {
+            let address = |bits: u128| {
+                if mapped { Ipv4Addr::from(bits as u32).to_ipv6_mapped() } else { Ipv6Addr::from(bits) }
+            };
+            let route = Route {
+                source: address(source),
+                destination: address(destination),
+                source_port: ports.0,
+                destination_port: ports.1,
+                traffic_class,
+                hop_limit,
+                flow_label: if mapped { 0 } else { flow_label },
+            };
+            let headers = route.headers(payload.len());
+            let mut packet = Vec::new();
+            headers.emit(&mut packet);
+            packet.extend_from_slice(&payload);
+            packet.extend_from_slice(&headers.icrc(&payload).to_le_bytes());
+            let (parsed, rest) = Headers::parse(&packet).unwrap();
+            prop_assert_eq!(parsed, headers);
+            prop_assert_eq!(parsed.route(), route);
+            let (transport, icrc) = icrc::split(rest).unwrap();
+            prop_assert_eq!(transport, &payload[..]);
+            prop_assert_eq!(parsed.icrc(transport), icrc);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            if let Some((headers, rest)) = Headers::parse(&bytes) {
+                prop_assert_eq!(headers.ip().len() + 8 + rest.len(), bytes.len());
+                let _ = headers.route();
+            }
+        }
+    }
+}

@@ -331,7 +331,8 @@ mod tests {
             let assumed = v4;
             // Four bytes have as many values as the ICRC: no two changes in them look alike.
             v4[4..6].copy_from_slice(&id.to_be_bytes());
-            v4[6..8].copy_from_slice(&(u16::from_be_bytes([v4[6], v4[7]]) ^ other).to_be_bytes());
+            let fragment = u16::from_be_bytes([v4[6], v4[7]]) ^ other;
+            v4[6..8].copy_from_slice(&fragment.to_be_bytes());
             let icrc = ipv4(&v4, &udp, &transport);
             prop_assert!(!explained_by_identification(&assumed, &udp, &transport, icrc));
         }

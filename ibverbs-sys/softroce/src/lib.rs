@@ -10,3 +10,5 @@
 mod abi;
 pub mod proto;
 pub mod wire;
+
+pub use abi::install;

@@ -74,7 +74,3 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     // SAFETY: the caller's arguments, handed on.
     unsafe { call!(ibv_read_sysfs_file(directory, file, buffer, size) else -1) }
 }
-
-/// The interface of drivers older than the library's private ABI: no driver is taken so any more.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_register_driver(_name: *const c_char, _init: *const c_void) {}

@@ -20,9 +20,14 @@
 pub(crate) mod device;
 pub(crate) mod fork;
 pub(crate) mod guard;
+mod install;
 pub(crate) mod marshal;
 pub(crate) mod real;
+mod symbols;
+mod text;
+mod unsupported;
 
 pub(crate) use device::is_ours;
 pub(crate) use guard::{errno, fail, guard, set_errno};
+pub use install::install;
 pub(crate) use real::forward;

@@ -48,6 +48,11 @@ impl Symbol {
 
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
+/// Whether there is a real library that has the symbol.
+pub(crate) fn has(name: &CStr) -> bool {
+    look_up(name).is_some()
+}
+
 fn look_up(name: &CStr) -> Option<*mut c_void> {
     static LIBRARY: OnceLock<usize> = OnceLock::new();
     let library = *LIBRARY.get_or_init(|| {

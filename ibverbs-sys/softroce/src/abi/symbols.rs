@@ -1,0 +1,208 @@
+use std::ffi::{CStr, c_void};
+use std::ptr;
+
+use super::{marshal, real, text};
+
+/// A public symbol and our definition of it.
+pub(crate) struct Symbol {
+    name: &'static CStr,
+    ours: *const (),
+}
+
+// SAFETY: the pointer is the address of a function, which is never read or written.
+unsafe impl Sync for Symbol {}
+
+impl Symbol {
+    /// Where the dynamic linker finds the function, unless that is ours.
+    pub(crate) fn foreign(&self) -> Option<String> {
+        // SAFETY: the name ends in zero.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.name.as_ptr()) };
+        // A function of newer libraries is exported by nobody, where the installed one does not have it.
+        let ours = ptr::eq(found.cast_const().cast(), self.ours);
+        if ours || (found.is_null() && !real::has(self.name)) {
+            return None;
+        }
+        Some(format!("{} ({})", self.name.to_string_lossy(), home(found)))
+    }
+}
+
+/// The file that a function is in.
+fn home(function: *mut c_void) -> String {
+    if function.is_null() {
+        return "not exported".to_owned();
+    }
+    // SAFETY: plain data that is all zeroes for "nothing known".
+    let mut about: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked about.
+    if unsafe { libc::dladdr(function, &mut about) } == 0 || about.dli_fname.is_null() {
+        return "from an unknown file".to_owned();
+    }
+    // SAFETY: the dynamic linker's own string.
+    let file = unsafe { CStr::from_ptr(about.dli_fname) };
+    format!("from {}", file.to_string_lossy())
+}
+
+macro_rules! symbols {
+    ($($module:ident: $($name:ident),+;)+) => {
+        pub(crate) static SYMBOLS: &[Symbol] = &[$($(Symbol {
+            name: match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name has no zero inside"),
+            },
+            ours: $module::$name as *const (),
+        },)+)+];
+    };
+}
+
+symbols! {
+    marshal: ibv_copy_ah_attr_from_kern, ibv_copy_qp_attr_from_kern, ibv_copy_path_rec_from_kern,
+        ibv_copy_path_rec_to_kern, ibv_dontfork_range, ibv_dofork_range, ibv_get_sysfs_path,
+        ibv_read_sysfs_file;
+    text: ibv_wc_status_str, ibv_event_type_str, ibv_node_type_str, ibv_port_state_str,
+        ibv_rate_to_mult, mult_to_ibv_rate, ibv_rate_to_mbps, mbps_to_ibv_rate;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::ffi::CStr;
+    use std::fs;
+
+    use object::Endianness;
+    use object::read::elf::ElfFile64;
+    use object::{Object, ObjectSymbol, ObjectSymbolTable, SymbolKind};
+
+    use super::super::real;
+    use super::{SYMBOLS, home};
+
+    /// What is defined although the library keeps it to itself and its tools: `ibv_devinfo` calls it.
+    const PRIVATE: [&str; 1] = ["ibv_query_gid_type"];
+
+    /// What has no definition yet.
+    const PENDING: &[&str] = &[
+        "_ibv_query_gid_ex",
+        "_ibv_query_gid_table",
+        "ibv_ack_async_event",
+        "ibv_ack_cq_events",
+        "ibv_alloc_pd",
+        "ibv_attach_mcast",
+        "ibv_close_device",
+        "ibv_create_ah",
+        "ibv_create_ah_from_wc",
+        "ibv_create_comp_channel",
+        "ibv_create_cq",
+        "ibv_create_qp",
+        "ibv_create_srq",
+        "ibv_dealloc_pd",
+        "ibv_dereg_mr",
+        "ibv_destroy_ah",
+        "ibv_destroy_comp_channel",
+        "ibv_destroy_cq",
+        "ibv_destroy_qp",
+        "ibv_destroy_srq",
+        "ibv_detach_mcast",
+        "ibv_fork_init",
+        "ibv_free_device_list",
+        "ibv_get_async_event",
+        "ibv_get_cq_event",
+        "ibv_get_device_guid",
+        "ibv_get_device_index",
+        "ibv_get_device_list",
+        "ibv_get_device_name",
+        "ibv_get_pkey_index",
+        "ibv_import_device",
+        "ibv_import_dm",
+        "ibv_import_mr",
+        "ibv_import_pd",
+        "ibv_init_ah_from_wc",
+        "ibv_is_fork_initialized",
+        "ibv_modify_qp",
+        "ibv_modify_srq",
+        "ibv_open_device",
+        "ibv_qp_to_qp_ex",
+        "ibv_query_device",
+        "ibv_query_ece",
+        "ibv_query_gid",
+        "ibv_query_pkey",
+        "ibv_query_port",
+        "ibv_query_qp",
+        "ibv_query_qp_data_in_order",
+        "ibv_query_srq",
+        "ibv_reg_dmabuf_mr",
+        "ibv_reg_mr",
+        "ibv_reg_mr_iova",
+        "ibv_reg_mr_iova2",
+        "ibv_rereg_mr",
+        "ibv_resize_cq",
+        "ibv_resolve_eth_l2_from_gid",
+        "ibv_set_ece",
+        "ibv_unimport_dm",
+        "ibv_unimport_mr",
+        "ibv_unimport_pd",
+    ];
+
+    /// The functions that the installed library exports for everyone: no older versions of them,
+    /// which are hidden, and none of the drivers' interface.
+    fn exported() -> BTreeSet<String> {
+        let function = real::Symbol::new(c"ibv_get_device_list").find(std::ptr::null());
+        let file = home(
+            function
+                .expect("libibverbs.so.1 is installed")
+                .cast_mut()
+                .cast(),
+        );
+        let file = file.strip_prefix("from ").unwrap();
+        let data = fs::read(file).unwrap();
+        let elf = ElfFile64::<Endianness>::parse(&*data).unwrap();
+        let sections = elf.elf_section_table();
+        let versions = sections.versions(elf.endian(), &*data).unwrap().unwrap();
+        let mut names = BTreeSet::new();
+        for symbol in elf.dynamic_symbol_table().unwrap().symbols() {
+            let version = versions.version_index(elf.endian(), symbol.index());
+            if symbol.is_undefined() || symbol.kind() != SymbolKind::Text || version.is_hidden() {
+                continue;
+            }
+            let version = versions
+                .version(version)
+                .unwrap()
+                .expect("every function has a version");
+            if !version.name().starts_with(b"IBVERBS_PRIVATE") {
+                names.insert(symbol.name().unwrap().to_owned());
+            }
+        }
+        names
+    }
+
+    #[test]
+    fn every_public_symbol_is_defined() {
+        let exported = exported();
+        assert!(exported.len() > 60, "the list looks wrong: {exported:?}");
+        let ours: BTreeSet<String> = SYMBOLS.iter().map(|symbol| name(symbol.name)).collect();
+        assert_eq!(ours.len(), SYMBOLS.len(), "a symbol is listed twice");
+        let missing: Vec<_> = exported
+            .difference(&ours)
+            .filter(|name| !PENDING.contains(&name.as_str()))
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "without a definition of ours: {missing:?}"
+        );
+        let invented: Vec<_> = ours
+            .difference(&exported)
+            .filter(|name| !PRIVATE.contains(&name.as_str()))
+            .collect();
+        assert!(
+            invented.is_empty(),
+            "no public symbols of libibverbs: {invented:?}"
+        );
+    }
+
+    #[test]
+    fn this_program_is_ours() {
+        crate::install();
+    }
+
+    fn name(name: &CStr) -> String {
+        name.to_str().unwrap().to_owned()
+    }
+}

@@ -8,6 +8,7 @@
 //! | [`proto`] | the transport, free of input and output: RC, UC, UD and XRC queue pairs as state machines |
 
 mod abi;
+mod capture;
 pub mod proto;
 pub mod wire;
 

@@ -1,0 +1,402 @@
+//! A capture of the packets that go and come, for `tshark`, Wireshark and everything else that reads pcap files.
+//!
+//! Every packet stands in it as it is on a wire: IP, UDP, BTH to ICRC. On other UDP ports than 4791 a dissector
+//! has to be told: `tshark -d udp.port==5791,rroce`.
+
+#![forbid(unsafe_code)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+/// The link type of packets that begin with their IP header, version 4 or 6 (`LINKTYPE_RAW`).
+const RAW_IP: u32 = 101;
+
+/// The largest packet that a reader must expect.
+const SNAPSHOT: u32 = 0xffff;
+
+/// A capture file.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    /// None: writing failed, and what would follow a record's half is unreadable.
+    writer: Mutex<Option<Writer>>,
+}
+
+#[derive(Debug)]
+struct Writer {
+    file: File,
+    /// The next record, which goes to the file at once: a process that ends by a signal loses none, and processes that
+    /// write to the same file do not come between each other.
+    record: Vec<u8>,
+}
+
+impl Capture {
+    /// Opens the capture at `path`, which is made if there is none. Packets are added to one that is there, so several
+    /// processes can write the two sides of their conversation to the same file; a file that is something else is
+    /// refused.
+    pub(crate) fn create(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref();
+        begin(path)?;
+        let is_file = fs::metadata(path)?.is_file();
+        // What is no file, a pipe for example, is not read back.
+        let mut file = OpenOptions::new().read(is_file).append(true).open(path)?;
+        if !is_file || file.metadata()?.len() == 0 {
+            file.write_all(&file_header())?;
+        } else {
+            let mut found = [0; 24];
+            let read = file.read_exact(&mut found);
+            if read.is_err() || found != file_header() {
+                let message = "the file is there and is no capture of this kind";
+                return Err(io::Error::new(ErrorKind::AlreadyExists, message));
+            }
+        }
+        let writer = Writer {
+            file,
+            record: Vec::new(),
+        };
+        Ok(Self {
+            writer: Mutex::new(Some(writer)),
+        })
+    }
+
+    /// Adds a packet, given in pieces of which the first begins with the IP header. An error ends the capture and
+    /// is told once: nothing is written after it.
+    pub(crate) fn record(&self, time: SystemTime, packet: &[&[u8]]) -> io::Result<()> {
+        let mut writer = self.writer.lock();
+        let Some(open) = &mut *writer else {
+            return Ok(());
+        };
+        let written = open.write(time, packet);
+        if written.is_err() {
+            *writer = None;
+        }
+        written
+    }
+}
+
+impl Writer {
+    fn write(&mut self, time: SystemTime, packet: &[&[u8]]) -> io::Result<()> {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let len: usize = packet.iter().map(|piece| piece.len()).sum();
+        let len = u32::try_from(len).map_err(|_| ErrorKind::InvalidInput)?;
+        self.record.clear();
+        // The format's seconds have 32 bits and end in 2106.
+        for field in [
+            since.as_secs() as u32,
+            since.subsec_nanos(),
+            len.min(SNAPSHOT),
+            len,
+        ] {
+            self.record.extend_from_slice(&field.to_ne_bytes());
+        }
+        for piece in packet {
+            self.record.extend_from_slice(piece);
+        }
+        self.record.truncate(16 + SNAPSHOT as usize);
+        self.file.write_all(&self.record)
+    }
+}
+
+/// Makes the file with its header if there is none. It gets its name only when the header is in it, so that no other
+/// process finds it without.
+fn begin(path: &Path) -> io::Result<()> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    if path.exists() {
+        return Ok(());
+    }
+    let mut name = path.as_os_str().to_owned();
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    name.push(format!(".{}.{number}", process::id()));
+    let unfinished = PathBuf::from(name);
+    fs::write(&unfinished, file_header())?;
+    let linked = fs::hard_link(&unfinished, path);
+    fs::remove_file(&unfinished)?;
+    let made = match linked {
+        // Not every file system has links.
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            File::create_new(path).and_then(|mut file| file.write_all(&file_header()))
+        }
+        linked => linked,
+    };
+    match made {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// The header of a pcap file in this machine's byte order, whose times are in nanoseconds.
+fn file_header() -> [u8; 24] {
+    let mut header = [0; 24];
+    header[..4].copy_from_slice(&0xa1b2_3c4d_u32.to_ne_bytes());
+    header[4..6].copy_from_slice(&2_u16.to_ne_bytes());
+    header[6..8].copy_from_slice(&4_u16.to_ne_bytes());
+    header[16..20].copy_from_slice(&SNAPSHOT.to_ne_bytes());
+    header[20..].copy_from_slice(&RAW_IP.to_ne_bytes());
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::process::Command;
+    use std::time::Duration;
+    use std::{env, thread};
+
+    use super::*;
+    use crate::wire::ip::{self, Headers, Route};
+    use crate::wire::{Aeth, AtomicEth, Bth, Deth, Header, Opcode, Packet, Reth, Syndrome, icrc};
+
+    /// A directory that is gone after the test.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path = env::temp_dir().join(format!("softroce-{name}-{}", process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn file(&self) -> PathBuf {
+            self.0.join("packets.pcap")
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn u32_at(bytes: &[u8], at: usize) -> u32 {
+        u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())
+    }
+
+    /// Times and packets of a file.
+    fn records(path: &Path) -> Vec<(Duration, Vec<u8>)> {
+        let bytes = fs::read(path).unwrap();
+        assert_eq!(bytes[..24], file_header());
+        let mut rest = &bytes[24..];
+        let mut records = Vec::new();
+        while !rest.is_empty() {
+            let (head, tail) = rest.split_at(16);
+            let len = u32_at(head, 8) as usize;
+            assert_eq!(u32_at(head, 12), len as u32);
+            let time = Duration::new(u32_at(head, 0).into(), u32_at(head, 4));
+            records.push((time, tail[..len].to_vec()));
+            rest = &tail[len..];
+        }
+        records
+    }
+
+    fn packet_of(opcode: Opcode, v6: bool) -> (Headers, Vec<u8>) {
+        let payload: &[u8] = if opcode.has_payload() { b"hello" } else { b"" };
+        let header = Header {
+            bth: Bth {
+                opcode,
+                solicited: false,
+                migrated: true,
+                pad: Header::pad_for(payload.len()),
+                partition_key: 0xffff,
+                destination: 0x11,
+                acknowledge: true,
+                sequence: 0x1000 + u32::from(opcode.to_byte()),
+            },
+            xrc_srq: opcode.has_xrc_srq().then_some(3),
+            deth: opcode.has_deth().then_some(Deth {
+                queue_key: 0x1111_1111,
+                source: 0x12,
+            }),
+            reth: opcode.has_reth().then_some(Reth {
+                address: 0x7000,
+                key: 0x100,
+                length: 5,
+            }),
+            atomic: opcode.has_atomic().then_some(AtomicEth {
+                address: 0x7000,
+                key: 0x100,
+                swap_or_add: 1,
+                compare: 0,
+            }),
+            aeth: opcode.has_aeth().then_some(Aeth {
+                syndrome: Syndrome::Ack { credits: 31 },
+                message_sequence: 1,
+            }),
+            original: opcode.has_original().then_some(42),
+            immediate: opcode.has_immediate().then_some(*b"imm!"),
+            invalidate: opcode.has_invalidate().then_some(0x100),
+        };
+        let mut transport = Vec::new();
+        Packet { header, payload }.emit(&mut transport);
+        let address = |last: u8| {
+            if v6 {
+                Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into())
+            } else {
+                Ipv4Addr::new(127, 0, 0, last).to_ipv6_mapped()
+            }
+        };
+        let route = Route {
+            source: address(1),
+            destination: address(2),
+            source_port: 0xc001,
+            destination_port: ip::PORT,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        (route.headers(transport.len()), transport)
+    }
+
+    fn record(capture: &Capture, time: SystemTime, (headers, transport): &(Headers, Vec<u8>)) {
+        let icrc = headers.icrc(transport).to_le_bytes();
+        let pieces = [headers.ip(), headers.udp(), transport, &icrc];
+        capture.record(time, &pieces).unwrap();
+    }
+
+    #[test]
+    fn packets_and_times_stand_in_the_file() {
+        let directory = Directory::new("capture-bytes");
+        let capture = Capture::create(directory.file()).unwrap();
+        let begin = Duration::new(1_700_000_000, 123_456_789);
+        let mut expected = Vec::new();
+        for (index, opcode) in Opcode::all().enumerate() {
+            for v6 in [false, true] {
+                let time = begin + Duration::from_nanos(index as u64);
+                let packet = packet_of(opcode, v6);
+                record(&capture, UNIX_EPOCH + time, &packet);
+                expected.push((time, packet));
+            }
+        }
+        let found = records(&directory.file());
+        assert_eq!(found.len(), expected.len());
+        for ((found, bytes), (time, (headers, transport))) in found.iter().zip(&expected) {
+            assert_eq!(found, time);
+            let (parsed, rest) = Headers::parse(bytes).unwrap();
+            assert_eq!(parsed, *headers);
+            assert_eq!(
+                icrc::split(rest),
+                Some((&transport[..], headers.icrc(transport)))
+            );
+        }
+    }
+
+    #[test]
+    fn tshark_dissects_every_opcode() {
+        if Command::new("tshark").arg("--version").output().is_err() {
+            eprintln!("skipped: there is no tshark; the other tests look at the bytes");
+            return;
+        }
+        let directory = Directory::new("capture-tshark");
+        let capture = Capture::create(directory.file()).unwrap();
+        let mut expected = Vec::new();
+        for opcode in Opcode::all() {
+            for v6 in [false, true] {
+                let packet = packet_of(opcode, v6);
+                record(
+                    &capture,
+                    UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+                    &packet,
+                );
+                let (headers, transport) = packet;
+                let icrc = u32::from_be_bytes(headers.icrc(&transport).to_le_bytes());
+                let byte = opcode.to_byte();
+                let head = format!("{byte}\t{}\t17", 0x1000 + u32::from(byte));
+                expected.push((head, format!("{icrc:#010x}")));
+            }
+        }
+        let output = Command::new("tshark")
+            .arg("-r")
+            .arg(directory.file())
+            .args([
+                "-T",
+                "fields",
+                "-e",
+                "infiniband.bth.opcode",
+                "-e",
+                "infiniband.bth.psn",
+            ])
+            .args([
+                "-e",
+                "infiniband.bth.destqp",
+                "-e",
+                "infiniband.invariant.crc",
+            ])
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let output = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.lines().count(), expected.len());
+        let mut with_icrc = 0;
+        for (line, (head, icrc)) in output.lines().zip(expected) {
+            let (shown, shown_icrc) = line.rsplit_once('\t').unwrap();
+            assert_eq!(shown.replace("0x000011", "17"), head);
+            // Of XRC and of invalidation, which it does not know, it shows the BTH only.
+            if !shown_icrc.is_empty() {
+                assert_eq!(shown_icrc, icrc, "{head}");
+                with_icrc += 1;
+            }
+        }
+        assert!(with_icrc >= 2 * 30, "{with_icrc}");
+    }
+
+    #[test]
+    fn several_writers_share_a_file() {
+        let directory = Directory::new("capture-shared");
+        let path = directory.file();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let capture = Capture::create(&path).unwrap();
+                    for opcode in Opcode::all() {
+                        record(&capture, SystemTime::now(), &packet_of(opcode, false));
+                    }
+                });
+            }
+        });
+        let found = records(&path);
+        assert_eq!(found.len(), 4 * Opcode::all().count());
+        assert!(
+            found
+                .iter()
+                .all(|(_, bytes)| Headers::parse(bytes).is_some())
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_no_capture_is_left_alone() {
+        let directory = Directory::new("capture-other");
+        fs::write(directory.file(), "notes that nobody wants to lose").unwrap();
+        let error = Capture::create(directory.file()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(
+            fs::read(directory.file()).unwrap(),
+            b"notes that nobody wants to lose"
+        );
+        assert!(Capture::create(directory.0.join("none").join("packets.pcap")).is_err());
+    }
+
+    #[test]
+    fn a_failure_is_told_once() {
+        let capture = Capture::create("/dev/full");
+        // The header fails already; of a capture that is open the same is made by hand.
+        assert!(capture.is_err());
+        let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let writer = Writer {
+            file,
+            record: Vec::new(),
+        };
+        let capture = Capture {
+            writer: Mutex::new(Some(writer)),
+        };
+        assert!(capture.record(SystemTime::now(), &[&[0x45]]).is_err());
+        assert!(capture.record(SystemTime::now(), &[&[0x45]]).is_ok());
+    }
+}

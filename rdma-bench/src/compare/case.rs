@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use serde_json::{Value, json};
+
+use super::Network;
+use crate::machine::Machine;
 use crate::plan::Settings;
 use crate::test::{Metric, Test, Verb};
 
@@ -128,6 +132,32 @@ impl Case {
             cq_moderation: Some(moderation.min(self.iterations)),
             ..Settings::default()
         }
+    }
+
+    /// What was found about it, as a document of the form `schema`.
+    pub(super) fn document(
+        &self,
+        schema: &str,
+        network: &Network,
+        machine: &Machine,
+        findings: Value,
+    ) -> Value {
+        let mut document = json!({
+            "schema": schema,
+            "test": self.test.to_string(),
+            "size": self.size,
+            "iterations": self.iterations,
+            "unit": self.test.metric.unit(),
+            "device": network.device,
+            "port": network.port,
+            "gid_index": network.gid_index,
+            "mtu": network.mtu,
+            "machine": machine,
+        });
+        if let (Some(document), Value::Object(findings)) = (document.as_object_mut(), findings) {
+            document.extend(findings);
+        }
+        document
     }
 }
 

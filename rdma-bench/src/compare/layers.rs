@@ -54,20 +54,11 @@ impl Layered {
             .iter()
             .map(|(layer, runs)| (layer.to_string(), runs.clone().into()))
             .collect();
-        json!({
-            "schema": Self::SCHEMA,
-            "test": case.test.to_string(),
-            "size": case.size,
-            "iterations": case.iterations,
-            "unit": case.test.metric.unit(),
-            "device": network.device,
-            "port": network.port,
-            "gid_index": network.gid_index,
-            "mtu": network.mtu,
-            "machine": machine,
+        let findings = json!({
             "runs": runs,
             "async_by_core": self.ratio().map(|(middle, ..)| middle),
-        })
+        });
+        case.document(Self::SCHEMA, network, machine, findings)
     }
 }
 

@@ -111,17 +111,7 @@ impl Comparison {
     ) -> Value {
         let case = &self.case;
         let ratio = self.ratio();
-        json!({
-            "schema": Self::SCHEMA,
-            "test": case.test.to_string(),
-            "size": case.size,
-            "iterations": case.iterations,
-            "unit": case.test.metric.unit(),
-            "device": network.device,
-            "port": network.port,
-            "gid_index": network.gid_index,
-            "mtu": network.mtu,
-            "machine": machine,
+        let findings = json!({
             "perftest_version": perftest.map(|perftest| &perftest.version),
             "pairs": self.pairs,
             "summary": {
@@ -133,7 +123,8 @@ impl Comparison {
                 "goal": case.is_judged().then(|| Goal::of(case.test.metric)),
                 "goal_met": self.is_met(),
             },
-        })
+        });
+        case.document(Self::SCHEMA, network, machine, findings)
     }
 }
 

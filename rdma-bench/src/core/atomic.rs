@@ -1,13 +1,11 @@
 //! Atomics: fetch-and-add and compare-and-swap of eight bytes.
 
-use rdma_core::{RemoteMemory, Scatter, SendRequest, WorkCompletion};
+use rdma_core::{RemoteMemory, Scatter, SendRequest};
 
 use super::Connection;
-use super::pump::pump;
-use super::send::foreign;
+use super::pump::{pump, turns};
 use crate::control::Control;
 use crate::error::Result;
-use crate::recorder::Recorder;
 use crate::session::Measured;
 use crate::test::Verb;
 
@@ -26,20 +24,9 @@ fn request<T: Scatter>(verb: Verb, memory: T, remote: RemoteMemory) -> SendReque
 pub(super) fn latency(connection: &Connection, control: &mut Control) -> Result<Measured> {
     let verb = connection.plan.test.verb;
     let (_, remote) = connection.windows(SIZE)?;
-    let mut sends = connection.queue_pair.send_queue();
-    let mut memory = connection.domain.allocate(SIZE)?;
-    let mut recorder = Recorder::new(connection.plan.length);
-    let mut room = [WorkCompletion::default()];
-    control.barrier()?;
-    let mut watch = control.watch(false)?;
-    while recorder.more() {
-        recorder.stamp();
-        let request = request(verb, memory, remote);
-        sends.post(request).map_err(rdma_core::Error::from)?;
-        connection.sends.wait(&mut room, &mut watch)?;
-        memory = sends.complete(&room[0]).next().ok_or_else(foreign)?;
-    }
-    Measured::latency(&recorder, 1)
+    turns(connection, SIZE, control, |memory| {
+        request(verb, memory, remote)
+    })
 }
 
 /// Atomics on one word.

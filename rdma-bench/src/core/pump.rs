@@ -1,14 +1,16 @@
-//! Keeping a send queue full.
+//! Keeping a send queue full, and posting one request after the other.
 
 use std::time::{Duration, Instant};
 
-use rdma_core::{Gather, SendRequest, WorkCompletion};
+use rdma_core::{Buffer, Gather, SendRequest, WorkCompletion};
 
 use super::Connection;
 use super::completions::Completions;
+use super::send::foreign;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::plan::Length;
+use crate::recorder::Recorder;
 use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
@@ -57,6 +59,29 @@ pub(super) fn pump<T: Gather>(
         return Err(Error::Unsupported("nothing to measure".into()));
     }
     Ok(Measured::Bandwidth(bandwidth))
+}
+
+/// Posts one request after the other, each with the same memory and when the one before is done.
+pub(super) fn turns(
+    connection: &Connection,
+    size: usize,
+    control: &mut Control,
+    request: impl Fn(Buffer) -> SendRequest<Buffer>,
+) -> Result<Measured> {
+    let mut sends = connection.queue_pair.send_queue();
+    let mut memory = connection.domain.allocate(size)?;
+    let mut recorder = Recorder::new(connection.plan.length);
+    let mut room = [WorkCompletion::default()];
+    control.barrier()?;
+    let mut watch = control.watch(false)?;
+    while recorder.more() {
+        recorder.stamp();
+        let request = request(memory);
+        sends.post(request).map_err(rdma_core::Error::from)?;
+        connection.sends.wait(&mut room, &mut watch)?;
+        memory = sends.complete(&room[0]).next().ok_or_else(foreign)?;
+    }
+    Measured::latency(&recorder, 1)
 }
 
 /// The timestamps of a bandwidth test.

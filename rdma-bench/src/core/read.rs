@@ -1,13 +1,11 @@
 //! RDMA reads.
 
-use rdma_core::{SendRequest, WorkCompletion};
+use rdma_core::SendRequest;
 
 use super::Connection;
-use super::pump::pump;
-use super::send::foreign;
+use super::pump::{pump, turns};
 use crate::control::Control;
 use crate::error::Result;
-use crate::recorder::Recorder;
 use crate::session::Measured;
 
 /// One read after the other.
@@ -17,20 +15,9 @@ pub(super) fn latency(
     control: &mut Control,
 ) -> Result<Measured> {
     let (_, remote) = connection.windows(size)?;
-    let mut sends = connection.queue_pair.send_queue();
-    let mut memory = connection.domain.allocate(size)?;
-    let mut recorder = Recorder::new(connection.plan.length);
-    let mut room = [WorkCompletion::default()];
-    control.barrier()?;
-    let mut watch = control.watch(false)?;
-    while recorder.more() {
-        recorder.stamp();
-        let request = SendRequest::read(memory, remote);
-        sends.post(request).map_err(rdma_core::Error::from)?;
-        connection.sends.wait(&mut room, &mut watch)?;
-        memory = sends.complete(&room[0]).next().ok_or_else(foreign)?;
-    }
-    Measured::latency(&recorder, 1)
+    turns(connection, size, control, |memory| {
+        SendRequest::read(memory, remote)
+    })
 }
 
 /// Reads that all go to the same memory.

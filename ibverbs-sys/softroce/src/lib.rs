@@ -9,7 +9,9 @@
 
 mod abi;
 mod capture;
+mod census;
 pub mod proto;
 pub mod wire;
 
 pub use abi::install;
+pub use census::{Kind, objects};

@@ -5,12 +5,19 @@
 //! | module | is |
 //! |---|---|
 //! | [`wire`] | the formats: BTH and extension headers, ICRC |
+//! | [`memory`], [`completion`], [`receive`], [`context`] | the objects: what they check and what they keep |
+//! | [`limits`] | how much of everything there is |
 //! | [`proto`] | the transport, free of input and output: RC, UC, UD and XRC queue pairs as state machines |
 
 mod abi;
 mod capture;
 mod census;
+pub mod completion;
+pub mod context;
+pub mod limits;
+pub mod memory;
 pub mod proto;
+pub mod receive;
 pub mod wire;
 
 pub use abi::install;

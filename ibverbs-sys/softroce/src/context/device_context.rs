@@ -1,0 +1,113 @@
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use ibverbs_sys::ibv_event_type;
+
+use super::{Element, EventQueue};
+
+/// A device that was opened once: `ibv_open_device`.
+#[derive(Debug)]
+pub struct Context {
+    events: EventQueue<AsyncEvent>,
+}
+
+/// An asynchronous event (IBTA 11.6.3).
+#[derive(Clone, Debug)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: ibv_event_type,
+    /// To what.
+    pub subject: Subject,
+}
+
+/// What an asynchronous event is about.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// A queue pair, a completion queue or a shared receive queue.
+    Element(Arc<Element>),
+    /// A port.
+    Port(u8),
+    /// The device.
+    Device,
+}
+
+impl Context {
+    /// A context without events.
+    pub fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            events: EventQueue::new()?,
+        }))
+    }
+
+    /// Something happened to an object of this context. An event that is there already and that
+    /// nobody has fetched yet is not queued twice: what a peer can cause does not pile up.
+    pub fn raise(&self, kind: ibv_event_type, element: &Arc<Element>) {
+        self.queue(AsyncEvent {
+            kind,
+            subject: Subject::Element(Arc::clone(element)),
+        });
+    }
+
+    /// Something happened to a port.
+    pub fn raise_port(&self, kind: ibv_event_type, port: u8) {
+        self.queue(AsyncEvent {
+            kind,
+            subject: Subject::Port(port),
+        });
+    }
+
+    /// Something happened to the device.
+    pub fn raise_device(&self, kind: ibv_event_type) {
+        self.queue(AsyncEvent {
+            kind,
+            subject: Subject::Device,
+        });
+    }
+
+    /// Fetches the next event; waits for one unless the descriptor is non-blocking.
+    pub fn next_event(&self) -> io::Result<AsyncEvent> {
+        self.events.take(AsyncEvent::element)
+    }
+
+    /// An object is being destroyed: takes back its events, and waits for the acknowledgements of
+    /// those that were fetched.
+    pub fn withdraw(&self, element: &Arc<Element>) {
+        self.events.withdraw(element, AsyncEvent::element);
+    }
+
+    fn queue(&self, event: AsyncEvent) {
+        let element = event.element().cloned();
+        let same =
+            |other: &AsyncEvent| other.kind == event.kind && other.subject.is_same(&event.subject);
+        self.events.push(element.as_deref(), event.clone(), same);
+    }
+}
+
+impl AsFd for Context {
+    /// What becomes readable when there is an event: `async_fd`.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
+impl AsyncEvent {
+    fn element(&self) -> Option<&Arc<Element>> {
+        match &self.subject {
+            Subject::Element(element) => Some(element),
+            Subject::Port(_) | Subject::Device => None,
+        }
+    }
+}
+
+impl Subject {
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Element(one), Self::Element(two)) => Arc::ptr_eq(one, two),
+            // Down, up, down is not down and up.
+            (Self::Port(_), Self::Port(_)) => false,
+            (Self::Device, Self::Device) => true,
+            _ => false,
+        }
+    }
+}

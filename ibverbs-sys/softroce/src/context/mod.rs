@@ -1,0 +1,19 @@
+//! What every other object hangs on: the open device with its asynchronous events, the domains, the
+//! address handles, and how objects count who uses them.
+#![forbid(unsafe_code)]
+
+mod address_handle;
+mod device_context;
+mod domain;
+mod element;
+mod event_queue;
+mod refusal;
+mod usage;
+
+pub use address_handle::AddressHandle;
+pub use device_context::{AsyncEvent, Context, Subject};
+pub use domain::{DomainId, ProtectionDomain, ThreadDomain};
+pub use element::Element;
+pub use event_queue::EventQueue;
+pub use refusal::Refusal;
+pub use usage::{Held, Shared, Usage};

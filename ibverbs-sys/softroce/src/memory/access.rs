@@ -1,0 +1,78 @@
+#![forbid(unsafe_code)]
+
+use crate::context::Refusal;
+use crate::proto::AccessFlags;
+
+/// Flags that a device may ignore: `IB_UVERBS_ACCESS_OPTIONAL_FIRST` to `_LAST`.
+const OPTIONAL: u32 = 0x3ff0_0000;
+
+/// `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT` of newer headers: for persistent memory.
+const FLUSH: u32 = 1 << 8 | 1 << 9;
+
+/// The flags that a region is registered with (`ibv_reg_mr(3)`).
+pub fn region_access(bits: u32) -> Result<AccessFlags, Refusal> {
+    let needed = bits & !OPTIONAL;
+    if needed & FLUSH != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    let access = AccessFlags::from_bits(needed).ok_or(Refusal::Invalid)?;
+    let remote = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+    // IBTA C10-56 and the manual page: a peer may not write where this side may not.
+    if access.intersects(remote) && !access.contains(AccessFlags::LOCAL_WRITE) {
+        return Err(Refusal::Invalid);
+    }
+    if access.contains(AccessFlags::HUGETLB) && !access.contains(AccessFlags::ON_DEMAND) {
+        // It says something about on-demand regions, and nothing about others.
+        return Ok(access - AccessFlags::HUGETLB);
+    }
+    Ok(access)
+}
+
+/// The flags that a window is bound with (`ibv_bind_mw(3)`).
+pub fn window_access(bits: u32) -> Result<AccessFlags, Refusal> {
+    let allowed = AccessFlags::REMOTE_WRITE
+        | AccessFlags::REMOTE_READ
+        | AccessFlags::REMOTE_ATOMIC
+        | AccessFlags::ZERO_BASED;
+    AccessFlags::from_bits(bits)
+        .filter(|access| allowed.contains(*access))
+        .ok_or(Refusal::Invalid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_write_only_where_this_side_may() {
+        for bits in [1 << 1, 1 << 3, 1 << 1 | 1 << 3] {
+            assert_eq!(region_access(bits), Err(Refusal::Invalid));
+            assert!(region_access(bits | 1).is_ok());
+        }
+        assert!(
+            region_access(1 << 2).is_ok(),
+            "reading takes no right to write"
+        );
+    }
+
+    #[test]
+    fn unknown_flags_are_refused_and_optional_ones_ignored() {
+        for bit in 10..20 {
+            assert_eq!(region_access(1 << bit), Err(Refusal::Invalid));
+        }
+        for bit in 20..30 {
+            assert_eq!(region_access(1 << bit), Ok(AccessFlags::empty()));
+        }
+        assert_eq!(region_access(1 << 30), Err(Refusal::Invalid));
+        assert_eq!(region_access(1 << 31), Err(Refusal::Invalid));
+        assert_eq!(region_access(1 << 8), Err(Refusal::Unsupported));
+    }
+
+    #[test]
+    fn windows_grant_peers_alone() {
+        assert!(window_access(1 << 1 | 1 << 2 | 1 << 3 | 1 << 5).is_ok());
+        for bit in [0, 4, 6, 7, 8, 20] {
+            assert_eq!(window_access(1 << bit), Err(Refusal::Invalid));
+        }
+    }
+}

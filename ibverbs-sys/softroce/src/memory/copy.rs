@@ -1,0 +1,496 @@
+//! The only place that touches the program's memory.
+//!
+//! Other threads, and peers, may write and read the same bytes at the same time: a program that
+//! waits for a message by looking at its last byte is as common as one that polls. So no reference to
+//! such memory is ever made, and every access is an atomic one: what races is a mix of old and new
+//! values, and never undefined behaviour on this side.
+//!
+//! Copies ascend, take the largest aligned piece each time, and write the last piece with
+//! `Release`: who sees it sees the whole message. Eight aligned bytes are one access.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use crate::context::Refusal;
+
+use super::is_mapped;
+
+/// A stretch of memory that was registered.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// The first byte.
+    address: usize,
+    length: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    /// The program's.
+    Mapped,
+    /// The program's, which may come and go: copied by the kernel, which says when it is not there.
+    OnDemand,
+    /// The device's.
+    Device {
+        /// Keeps the bytes at `address`.
+        _memory: Arc<DeviceMemory>,
+    },
+    /// None: reads give zeroes and writes vanish.
+    Null,
+}
+
+/// The memory cannot be accessed as it is asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Inaccessible;
+
+impl Span {
+    /// The program's memory from `address` on.
+    ///
+    /// # Safety
+    /// Until the span and all its clones are gone, the bytes are mapped, and may be written if
+    /// anything will be written through the span. All that write or read them at the same time do it
+    /// atomically, or live with what the C memory model says of them.
+    pub unsafe fn mapped(address: usize, length: u64) -> Self {
+        Self {
+            address,
+            length,
+            kind: Kind::Mapped,
+        }
+    }
+
+    /// The program's memory, of which parts may be unmapped: an access to those fails.
+    ///
+    /// # Safety
+    /// Nobody on this side holds a reference to bytes that are written through the span. Eight
+    /// bytes that are read through the span are not unmapped while an atomic operation goes to them.
+    pub unsafe fn on_demand(address: usize, length: u64) -> Self {
+        Self {
+            address,
+            length,
+            kind: Kind::OnDemand,
+        }
+    }
+
+    /// A part of the device's memory. None: it is not all inside.
+    pub fn device(memory: &Arc<DeviceMemory>, offset: u64, length: u64) -> Option<Self> {
+        let end = offset.checked_add(length)?;
+        (end <= memory.length).then(|| Self {
+            address: memory.address() + offset as usize,
+            length,
+            kind: Kind::Device {
+                _memory: Arc::clone(memory),
+            },
+        })
+    }
+
+    /// Memory that is none.
+    pub fn null() -> Self {
+        Self {
+            address: 0,
+            length: u64::MAX,
+            kind: Kind::Null,
+        }
+    }
+
+    /// The first byte's address.
+    pub fn address(&self) -> usize {
+        self.address
+    }
+
+    /// Bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether it is the program's.
+    pub fn is_program(&self) -> bool {
+        matches!(self.kind, Kind::Mapped | Kind::OnDemand)
+    }
+
+    /// Whether it is none.
+    pub fn is_null(&self) -> bool {
+        matches!(self.kind, Kind::Null)
+    }
+
+    /// Copies the bytes from `offset` on to `out`.
+    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
+        let address = self.locate(offset, out.len())?;
+        match self.kind {
+            // SAFETY: inside the span, and whoever made it keeps the bytes mapped.
+            Kind::Mapped | Kind::Device { .. } => unsafe { read(address, out) },
+            Kind::OnDemand => {
+                return transfer(
+                    libc::SYS_process_vm_readv,
+                    address,
+                    out.as_mut_ptr(),
+                    out.len(),
+                );
+            }
+            Kind::Null => out.fill(0),
+        }
+        Ok(())
+    }
+
+    /// Copies `data` to the bytes from `offset` on.
+    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
+        let address = self.locate(offset, data.len())?;
+        match self.kind {
+            // SAFETY: inside the span, and whoever made it keeps the bytes mapped and writable.
+            Kind::Mapped | Kind::Device { .. } => unsafe { write(address, data) },
+            Kind::OnDemand => {
+                return transfer(
+                    libc::SYS_process_vm_writev,
+                    address,
+                    data.as_ptr().cast_mut(),
+                    data.len(),
+                );
+            }
+            Kind::Null => {}
+        }
+        Ok(())
+    }
+
+    /// Compares and swaps the eight bytes at `offset`; what they were.
+    pub(super) fn compare_swap(
+        &self,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, Inaccessible> {
+        let word = self.word(offset)?;
+        let order = Ordering::SeqCst;
+        Ok(word
+            .compare_exchange(compare, swap, order, order)
+            .unwrap_or_else(|actual| actual))
+    }
+
+    /// Adds to the eight bytes at `offset`; what they were.
+    pub(super) fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Inaccessible> {
+        Ok(self.word(offset)?.fetch_add(add, Ordering::SeqCst))
+    }
+
+    /// The address of `length` bytes from `offset` on.
+    fn locate(&self, offset: u64, length: usize) -> Result<usize, Inaccessible> {
+        let end = offset.checked_add(length as u64).ok_or(Inaccessible)?;
+        if end > self.length {
+            return Err(Inaccessible);
+        }
+        Ok(self.address.wrapping_add(offset as usize))
+    }
+
+    /// The eight bytes at `offset` as an atomic word.
+    fn word(&self, offset: u64) -> Result<&AtomicU64, Inaccessible> {
+        let address = self.locate(offset, size_of::<u64>())?;
+        match self.kind {
+            Kind::Null => return Err(Inaccessible),
+            Kind::Mapped | Kind::Device { .. } => {}
+            // An access to memory that is not there would end the program.
+            Kind::OnDemand if !is_mapped(address, size_of::<u64>() as u64, true) => {
+                return Err(Inaccessible);
+            }
+            Kind::OnDemand => {}
+        }
+        let pointer = ptr::with_exposed_provenance_mut::<u64>(address);
+        if !pointer.is_aligned() {
+            return Err(Inaccessible);
+        }
+        // SAFETY: inside the span, whose maker keeps the bytes mapped and writable; aligned, as was just
+        // checked; an atomic, so others may access the word at the same time.
+        Ok(unsafe { AtomicU64::from_ptr(pointer) })
+    }
+}
+
+/// Memory of the device: `ibv_dm`.
+pub struct DeviceMemory {
+    /// Eight bytes each, so that atomic operations find them aligned; in cells, since they are reached by
+    /// their address.
+    words: Box<[UnsafeCell<u64>]>,
+    length: u64,
+}
+
+// SAFETY: the words are reached through spans alone, whose accesses are atomic.
+unsafe impl Send for DeviceMemory {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceMemory {}
+
+impl DeviceMemory {
+    /// So many bytes, all zero.
+    pub fn new(length: u64) -> Result<Arc<Self>, Refusal> {
+        let count = usize::try_from(length.div_ceil(8)).map_err(|_| Refusal::Exhausted)?;
+        let mut words = Vec::new();
+        words
+            .try_reserve_exact(count)
+            .map_err(|_| Refusal::Exhausted)?;
+        words.resize_with(count, UnsafeCell::default);
+        Ok(Arc::new(Self {
+            words: words.into_boxed_slice(),
+            length,
+        }))
+    }
+
+    /// Bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn address(&self) -> usize {
+        self.words.as_ptr().expose_provenance()
+    }
+}
+
+impl fmt::Debug for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceMemory")
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Copies `out.len()` bytes from `address` on.
+///
+/// # Safety
+/// The bytes are mapped.
+unsafe fn read(address: usize, out: &mut [u8]) {
+    let mut done = 0;
+    while done < out.len() {
+        let (place, rest) = (address + done, &mut out[done..]);
+        // SAFETY: each piece is inside the caller's bytes and aligned, as `piece` says.
+        done += unsafe {
+            match piece(place, rest.len()) {
+                8 => {
+                    let mut words = rest.chunks_exact_mut(8);
+                    for (i, word) in words.by_ref().enumerate() {
+                        let value = atomic::<AtomicU64>(place + 8 * i).load(Ordering::Relaxed);
+                        word.copy_from_slice(&value.to_ne_bytes());
+                    }
+                    rest.len() & !7
+                }
+                4 => {
+                    let value = atomic::<AtomicU32>(place).load(Ordering::Relaxed);
+                    rest[..4].copy_from_slice(&value.to_ne_bytes());
+                    4
+                }
+                2 => {
+                    let value = atomic::<AtomicU16>(place).load(Ordering::Relaxed);
+                    rest[..2].copy_from_slice(&value.to_ne_bytes());
+                    2
+                }
+                _ => {
+                    rest[0] = atomic::<AtomicU8>(place).load(Ordering::Relaxed);
+                    1
+                }
+            }
+        };
+    }
+}
+
+/// Copies `data` to the bytes from `address` on: ascending, the last piece when all others can be
+/// seen.
+///
+/// # Safety
+/// The bytes are mapped and may be written.
+unsafe fn write(address: usize, data: &[u8]) {
+    let mut done = 0;
+    while done < data.len() {
+        let (place, rest) = (address + done, &data[done..]);
+        let size = piece(place, rest.len());
+        // Of whole words all but the last, which comes in the next round unless it is the only one.
+        let words = rest.len() / 8 - usize::from(rest.len().is_multiple_of(8) && rest.len() > 8);
+        let order = if rest.len() == size {
+            Ordering::Release
+        } else {
+            Ordering::Relaxed
+        };
+        // SAFETY: each piece is inside the caller's bytes and aligned, as `piece` says.
+        done += unsafe {
+            match (size, rest) {
+                (8, rest) => {
+                    for (i, word) in rest.chunks_exact(8).take(words).enumerate() {
+                        let value = u64::from_ne_bytes(word.try_into().unwrap_or_default());
+                        atomic::<AtomicU64>(place + 8 * i).store(value, order);
+                    }
+                    words * 8
+                }
+                (4, &[a, b, c, d, ..]) => {
+                    atomic::<AtomicU32>(place).store(u32::from_ne_bytes([a, b, c, d]), order);
+                    4
+                }
+                (2, &[a, b, ..]) => {
+                    atomic::<AtomicU16>(place).store(u16::from_ne_bytes([a, b]), order);
+                    2
+                }
+                (_, rest) => {
+                    atomic::<AtomicU8>(place).store(rest[0], order);
+                    1
+                }
+            }
+        };
+    }
+}
+
+/// The size of the largest piece that is aligned at `address` and not longer than `length`, which is not 0.
+fn piece(address: usize, length: usize) -> usize {
+    let aligned = 1 << address.trailing_zeros().min(3);
+    let fits = 1 << length.ilog2().min(3);
+    aligned.min(fits)
+}
+
+/// # Safety
+/// The bytes at `address` are mapped, and it is aligned.
+unsafe fn atomic<'a, T>(address: usize) -> &'a T {
+    // SAFETY: the caller's promise; only atomic types are asked for, whose values are all valid.
+    unsafe { &*ptr::with_exposed_provenance::<T>(address) }
+}
+
+/// Lets the kernel copy between the program's memory at `remote` and `local`, which finds out what is not there.
+fn transfer(
+    call: libc::c_long,
+    remote: usize,
+    local: *mut u8,
+    length: usize,
+) -> Result<(), Inaccessible> {
+    let local = libc::iovec {
+        iov_base: local.cast(),
+        iov_len: length,
+    };
+    let remote = libc::iovec {
+        iov_base: ptr::with_exposed_provenance_mut(remote),
+        iov_len: length,
+    };
+    // SAFETY: the calls check `remote`; `local` is of a slice of this length, and is only written by
+    // the call that reads `remote`.
+    let copied = unsafe {
+        libc::syscall(
+            call,
+            libc::getpid(),
+            &raw const local,
+            1_usize,
+            &raw const remote,
+            1_usize,
+            0_usize,
+        )
+    };
+    if usize::try_from(copied) == Ok(length) {
+        Ok(())
+    } else {
+        Err(Inaccessible)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(length: u64) -> (Arc<DeviceMemory>, Span) {
+        let memory = DeviceMemory::new(length).unwrap();
+        let span = Span::device(&memory, 0, length).unwrap();
+        (memory, span)
+    }
+
+    #[test]
+    fn every_length_at_every_alignment_arrives_and_nothing_beside_it() {
+        for offset in 0..17 {
+            for length in 0..49 {
+                let (_memory, span) = memory(80);
+                span.write(0, &[0xee; 80]).unwrap();
+                let data: Vec<u8> = (1..=length).collect();
+                span.write(offset, &data).unwrap();
+                let mut all = [0; 80];
+                span.read(0, &mut all).unwrap();
+                let (start, end) = (offset as usize, offset as usize + data.len());
+                assert_eq!(all[start..end], data);
+                assert!(
+                    all[..start]
+                        .iter()
+                        .chain(&all[end..])
+                        .all(|byte| *byte == 0xee)
+                );
+                let mut back = vec![0; data.len()];
+                span.read(offset, &mut back).unwrap();
+                assert_eq!(back, data);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_outside_is_touched() {
+        let (memory, span) = memory(64);
+        let mut byte = [0];
+        assert_eq!(span.read(64, &mut byte), Err(Inaccessible));
+        assert_eq!(span.write(u64::MAX, &byte), Err(Inaccessible));
+        assert_eq!(span.read(64, &mut []), Ok(()));
+        assert_eq!(span.fetch_add(57, 1), Err(Inaccessible));
+        assert_eq!(span.fetch_add(4, 1), Err(Inaccessible), "not aligned");
+        assert!(Span::device(&memory, 1, 64).is_none());
+        assert!(Span::device(&memory, u64::MAX, 2).is_none());
+    }
+
+    #[test]
+    fn a_null_span_gives_zeroes_and_swallows() {
+        let span = Span::null();
+        let mut bytes = [7; 9];
+        span.write(1 << 40, &bytes).unwrap();
+        span.read(1 << 40, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 9]);
+        assert_eq!(span.fetch_add(0, 1), Err(Inaccessible));
+    }
+
+    #[test]
+    fn atomics_of_many_threads_are_each_done_once() {
+        let (_memory, span) = memory(16);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| assert!(span.fetch_add(8, 3).is_ok())));
+            }
+        });
+        assert_eq!(span.compare_swap(8, 12_000, 5), Ok(12_000));
+        assert_eq!(span.compare_swap(8, 12_000, 6), Ok(5));
+    }
+
+    /// Who sees the last byte of a message sees all of it.
+    #[test]
+    fn the_last_piece_comes_last() {
+        const LENGTH: usize = 1021;
+        let (_memory, span) = memory(1024);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=200_u8 {
+                    span.write(1, &[round; LENGTH]).unwrap();
+                }
+            });
+            let mut bytes = [0; LENGTH];
+            let mut last = 0;
+            while last < 200 {
+                let mut flag = [0];
+                span.read(LENGTH as u64, &mut flag).unwrap();
+                std::sync::atomic::fence(Ordering::Acquire);
+                last = flag[0];
+                span.read(1, &mut bytes).unwrap();
+                // The next rounds may have come over it, those before must not be left.
+                assert!(bytes.iter().all(|byte| *byte >= last), "{last}: {bytes:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn memory_on_demand_may_be_missing() {
+        let mut bytes = vec![1_u8; 64];
+        let address = bytes.as_mut_ptr().expose_provenance();
+        // SAFETY: nobody holds a reference to the bytes meanwhile.
+        let span = unsafe { Span::on_demand(address, u64::MAX - address as u64) };
+        span.write(3, &[5; 7]).unwrap();
+        let mut back = [0; 7];
+        span.read(3, &mut back).unwrap();
+        assert_eq!(back, [5; 7]);
+        assert_eq!(bytes[2..11], [1, 5, 5, 5, 5, 5, 5, 5, 1]);
+
+        // SAFETY: the first page is mapped in no program.
+        let nowhere = unsafe { Span::on_demand(0, 4096) };
+        assert_eq!(nowhere.read(8, &mut back), Err(Inaccessible));
+        assert_eq!(nowhere.write(8, &back), Err(Inaccessible));
+        assert_eq!(nowhere.fetch_add(8, 1), Err(Inaccessible));
+    }
+}

@@ -1,0 +1,142 @@
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+
+use crate::context::Refusal;
+
+/// Things by their keys. A key is the index of a slot and, in its low byte, a tag that changes with
+/// every use of the slot: who still has the key of what is gone does not reach what came after.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    /// What is added to a slot's number to give the index: keys of two processes, and of two runs, differ.
+    base: u32,
+    slots: Vec<Slot<T>>,
+    /// Taken from the front and returned to the back: a slot is used again as late as possible.
+    free: VecDeque<u32>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    tag: u8,
+    content: Option<T>,
+}
+
+/// More slots are not made while fewer are free than this, or the tag of one slot would soon be back where it was.
+const RESERVE: usize = 64;
+
+/// Indices, of which 0 is never used: key 0 is what programs take for none.
+const INDICES: u32 = 1 << 24;
+
+impl<T> Table<T> {
+    pub(super) fn new() -> Self {
+        let random = RandomState::new().hash_one(0) as u32;
+        Self {
+            // So that what follows does not run past the last index.
+            base: 1 + random % (INDICES / 2),
+            slots: Vec::new(),
+            free: VecDeque::new(),
+        }
+    }
+
+    /// Stores a thing; its slot.
+    pub(super) fn insert(&mut self, content: T) -> Result<u32, Refusal> {
+        if self.free.len() < RESERVE && self.slots.len() < INDICES as usize / 2 - 1 {
+            self.free.push_back(self.slots.len() as u32);
+            let tag = RandomState::new().hash_one(self.slots.len()) as u8;
+            self.slots.push(Slot { tag, content: None });
+        }
+        let number = self.free.pop_front().ok_or(Refusal::Exhausted)?;
+        self.slots[number as usize].content = Some(content);
+        Ok(number)
+    }
+
+    /// Takes a thing out; its key is none from now on.
+    pub(super) fn remove(&mut self, number: u32) -> Option<T> {
+        let slot = self.slots.get_mut(number as usize)?;
+        let content = slot.content.take()?;
+        slot.tag = slot.tag.wrapping_add(1);
+        self.free.push_back(number);
+        Some(content)
+    }
+
+    /// The key of a slot.
+    pub(super) fn key(&self, number: u32) -> u32 {
+        let tag = self.slots.get(number as usize).map_or(0, |slot| slot.tag);
+        (self.base + number) << 8 | u32::from(tag)
+    }
+
+    /// Gives a slot another tag; its key.
+    pub(super) fn retag(&mut self, number: u32, tag: u8) -> u32 {
+        if let Some(slot) = self.slots.get_mut(number as usize) {
+            slot.tag = tag;
+        }
+        self.key(number)
+    }
+
+    /// The slot that a key names, whatever its tag.
+    pub(super) fn slot_of(&self, key: u32) -> Option<u32> {
+        let number = (key >> 8).checked_sub(self.base)?;
+        let slot = self.slots.get(number as usize)?;
+        slot.content.is_some().then_some(number)
+    }
+
+    /// The slot that a key names, if the tag is right.
+    pub(super) fn find(&self, key: u32) -> Option<(u32, &T)> {
+        let number = self.slot_of(key)?;
+        let slot = &self.slots[number as usize];
+        Some((
+            number,
+            slot.content.as_ref().filter(|_| slot.tag == key as u8)?,
+        ))
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&T> {
+        self.slots.get(number as usize)?.content.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.slots.get_mut(number as usize)?.content.as_mut()
+    }
+
+    /// All things with their slots.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        self.slots
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(number, slot)| Some((number as u32, slot.content.as_mut()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_finds_its_own_and_a_stale_one_nothing() {
+        let mut table = Table::new();
+        let first = table.insert('a').unwrap();
+        let second = table.insert('b').unwrap();
+        let stale = table.key(first);
+        assert_eq!(table.find(stale), Some((first, &'a')));
+        assert_eq!(table.find(table.key(second)), Some((second, &'b')));
+        assert_eq!(table.find(stale ^ 1), None, "another tag");
+        assert_eq!(table.remove(first), Some('a'));
+        assert_eq!(table.find(stale), None);
+        assert_eq!(table.remove(first), None);
+        assert_eq!(table.find(0), None);
+        assert_eq!(table.find(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_slot_that_comes_again_has_another_key() {
+        let mut table = Table::new();
+        let mut keys = std::collections::HashSet::new();
+        for _ in 0..10_000 {
+            let number = table.insert(()).unwrap();
+            assert!(keys.insert(table.key(number)));
+            table.remove(number);
+        }
+        assert!(table.slots.len() <= 2 * RESERVE, "slots are used again");
+    }
+}

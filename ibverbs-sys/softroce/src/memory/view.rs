@@ -1,0 +1,195 @@
+#![forbid(unsafe_code)]
+
+use crate::context::DomainId;
+use crate::proto::{AccessFlags, LocalFault, Memory, RemoteFault, Segment, WindowBinding};
+
+use super::Registry;
+
+/// Memory as a queue pair sees it: that of its protection domain, and type 2 windows bound through it.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    registry: &'a Registry,
+    domain: DomainId,
+    queue_pair: u32,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(registry: &'a Registry, domain: DomainId, queue_pair: u32) -> Self {
+        Self {
+            registry,
+            domain,
+            queue_pair,
+        }
+    }
+
+    fn atomic(
+        &self,
+        key: u32,
+        address: u64,
+        operation: impl FnOnce(&super::Span, u64) -> Option<u64>,
+    ) -> Result<u64, RemoteFault> {
+        // IBTA 9.4.5: the address is a multiple of eight, or the request is wrong.
+        if !address.is_multiple_of(8) {
+            return Err(RemoteFault::Invalid);
+        }
+        self.registry.with(|entries| {
+            let access = AccessFlags::REMOTE_ATOMIC;
+            let found = entries.remote(self.domain, self.queue_pair, key, address, 8, access)?;
+            operation(found.span, found.offset).ok_or(RemoteFault::Access)
+        })
+    }
+}
+
+impl Memory for View<'_> {
+    fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
+        self.registry.with(|entries| {
+            let mut done = 0;
+            for (segment, skip, length) in pieces(list, offset, out.len()) {
+                let address = segment
+                    .address
+                    .checked_add(skip)
+                    .ok_or(LocalFault::Protection)?;
+                let found =
+                    entries.local(self.domain, segment.key, address, length as u64, false)?;
+                found
+                    .span
+                    .read(found.offset, &mut out[done..done + length])
+                    .map_err(|_| LocalFault::Protection)?;
+                done += length;
+            }
+            if done == out.len() {
+                Ok(())
+            } else {
+                Err(LocalFault::Protection)
+            }
+        })
+    }
+
+    fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault> {
+        self.registry.with(|entries| {
+            let mut done = 0;
+            for (segment, skip, length) in pieces(list, offset, data.len()) {
+                let address = segment
+                    .address
+                    .checked_add(skip)
+                    .ok_or(LocalFault::Protection)?;
+                let found =
+                    entries.local(self.domain, segment.key, address, length as u64, true)?;
+                found
+                    .span
+                    .write(found.offset, &data[done..done + length])
+                    .map_err(|_| LocalFault::Protection)?;
+                done += length;
+            }
+            if done == data.len() {
+                Ok(())
+            } else {
+                Err(LocalFault::Protection)
+            }
+        })
+    }
+
+    fn check_remote(
+        &self,
+        key: u32,
+        address: u64,
+        length: u32,
+        access: AccessFlags,
+    ) -> Result<(), RemoteFault> {
+        if length == 0 {
+            return Ok(());
+        }
+        self.registry.with(|entries| {
+            let length = u64::from(length);
+            entries
+                .remote(self.domain, self.queue_pair, key, address, length, access)
+                .map(drop)
+        })
+    }
+
+    fn read_remote(&self, key: u32, address: u64, out: &mut [u8]) -> Result<(), RemoteFault> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        self.registry.with(|entries| {
+            let (length, access) = (out.len() as u64, AccessFlags::REMOTE_READ);
+            let found =
+                entries.remote(self.domain, self.queue_pair, key, address, length, access)?;
+            found
+                .span
+                .read(found.offset, out)
+                .map_err(|_| RemoteFault::Access)
+        })
+    }
+
+    fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.registry.with(|entries| {
+            let (length, access) = (data.len() as u64, AccessFlags::REMOTE_WRITE);
+            let found =
+                entries.remote(self.domain, self.queue_pair, key, address, length, access)?;
+            found
+                .span
+                .write(found.offset, data)
+                .map_err(|_| RemoteFault::Access)
+        })
+    }
+
+    fn compare_swap(
+        &self,
+        key: u32,
+        address: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, RemoteFault> {
+        self.atomic(key, address, |span, offset| {
+            span.compare_swap(offset, compare, swap).ok()
+        })
+    }
+
+    fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault> {
+        self.atomic(key, address, |span, offset| {
+            span.fetch_add(offset, add).ok()
+        })
+    }
+
+    fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault> {
+        self.registry.bind(self.domain, self.queue_pair, binding)
+    }
+
+    fn invalidate(&self, key: u32) -> Result<(), LocalFault> {
+        self.registry
+            .invalidate(self.domain, self.queue_pair, key)
+            .ok_or(LocalFault::Protection)
+    }
+
+    fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault> {
+        self.registry
+            .invalidate(self.domain, self.queue_pair, key)
+            .ok_or(RemoteFault::Access)
+    }
+}
+
+/// The parts of a list that hold the `length` bytes from `offset` on: which segment, how far into
+/// it, and how many bytes. Segments of no bytes are passed over: nobody looks at their keys.
+fn pieces(
+    list: &[Segment],
+    offset: u32,
+    length: usize,
+) -> impl Iterator<Item = (&Segment, u64, usize)> {
+    let mut skip = u64::from(offset);
+    let mut left = length;
+    list.iter().filter_map(move |segment| {
+        let size = u64::from(segment.length);
+        if left == 0 || skip >= size {
+            skip = skip.saturating_sub(size);
+            return None;
+        }
+        let begin = std::mem::take(&mut skip);
+        let piece = left.min((size - begin) as usize);
+        left -= piece;
+        Some((segment, begin, piece))
+    })
+}

@@ -1,0 +1,56 @@
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::context::Refusal;
+use crate::limits;
+
+use super::SharedReceiveQueue;
+
+/// The shared receive queues of a NIC by their numbers.
+#[derive(Debug, Default)]
+pub struct Directory {
+    queues: RwLock<Numbered>,
+}
+
+#[derive(Debug, Default)]
+struct Numbered {
+    last: u32,
+    queues: HashMap<u32, Arc<SharedReceiveQueue>>,
+}
+
+impl Directory {
+    /// Makes a queue that knows its number, and lists it. A number comes again as late as possible.
+    pub fn insert(
+        &self,
+        make: impl FnOnce(u32) -> Result<Arc<SharedReceiveQueue>, Refusal>,
+    ) -> Result<Arc<SharedReceiveQueue>, Refusal> {
+        let mut numbered = self.queues.write();
+        if numbered.queues.len() >= limits::MAX_SRQ {
+            return Err(Refusal::Exhausted);
+        }
+        // 24 bits are far more than there may be queues, so a free one is near.
+        let mut number = numbered.last;
+        loop {
+            number = (number + 1) & 0xff_ffff;
+            if number != 0 && !numbered.queues.contains_key(&number) {
+                break;
+            }
+        }
+        let queue = make(number)?;
+        numbered.last = number;
+        numbered.queues.insert(number, Arc::clone(&queue));
+        Ok(queue)
+    }
+
+    /// The queue with this number.
+    pub fn find(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
+        self.queues.read().queues.get(&number).cloned()
+    }
+
+    /// Takes a queue off the list.
+    pub fn remove(&self, number: u32) {
+        self.queues.write().queues.remove(&number);
+    }
+}

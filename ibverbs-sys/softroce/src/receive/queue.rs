@@ -1,0 +1,96 @@
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+use crate::proto::ReceiveRequest;
+
+/// There is no room for another request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the receive queue is full")]
+pub struct Full;
+
+/// The receive queue of one queue pair.
+#[derive(Debug)]
+pub struct ReceiveQueue {
+    capacity: u32,
+    max_segments: u32,
+    requests: Mutex<VecDeque<ReceiveRequest>>,
+}
+
+impl ReceiveQueue {
+    /// A queue for so many requests of so many segments each.
+    pub fn new(capacity: u32, max_segments: u32) -> Self {
+        Self {
+            capacity,
+            max_segments,
+            requests: Mutex::default(),
+        }
+    }
+
+    /// Appends a request.
+    pub fn post(&self, request: ReceiveRequest) -> Result<(), Full> {
+        let mut requests = self.requests.lock();
+        if requests.len() >= self.capacity as usize {
+            return Err(Full);
+        }
+        requests.push_back(request);
+        Ok(())
+    }
+
+    /// Takes the oldest request.
+    pub fn take(&self) -> Option<ReceiveRequest> {
+        self.requests.lock().pop_front()
+    }
+
+    /// Forgets all requests, as on the way to RESET.
+    pub fn clear(&self) {
+        self.requests.lock().clear();
+    }
+
+    /// Requests there is room for.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Segments that a request may have.
+    pub fn max_segments(&self) -> u32 {
+        self.max_segments
+    }
+
+    /// Requests that nobody has taken.
+    pub fn len(&self) -> usize {
+        self.requests.lock().len()
+    }
+
+    /// Whether nothing is posted.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::GatherList;
+
+    fn request(id: u64) -> ReceiveRequest {
+        ReceiveRequest {
+            id,
+            segments: GatherList::new(),
+            length: 0,
+        }
+    }
+
+    #[test]
+    fn takes_in_the_order_of_posting_and_is_bounded() {
+        let queue = ReceiveQueue::new(2, 1);
+        queue.post(request(1)).unwrap();
+        queue.post(request(2)).unwrap();
+        assert_eq!(queue.post(request(3)), Err(Full));
+        assert_eq!(queue.take().map(|request| request.id), Some(1));
+        queue.post(request(3)).unwrap();
+        assert_eq!(queue.len(), 2);
+        queue.clear();
+        assert!(queue.take().is_none());
+    }
+}

@@ -58,8 +58,17 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
 
 /// Builds, and returns the executables.
 pub(crate) fn build(arguments: &[&str]) -> anyhow::Result<Vec<Executable>> {
+    build_with(arguments, &[])
+}
+
+/// [`build`] with more variables in cargo's environment.
+pub(crate) fn build_with(
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> anyhow::Result<Vec<Executable>> {
     let arguments = [arguments, &["--message-format=json-render-diagnostics"]].concat();
     let output = cargo(&arguments)
+        .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()

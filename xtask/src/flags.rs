@@ -67,6 +67,18 @@ xflags::xflags! {
             /// More arguments for the benchmark program, after `--`.
             repeated arguments: OsString
         }
+        /// Fuzz softroce: let a fuzzer look for input that makes it panic, answer wrongly or misuse
+        /// memory. What it finds and learns goes to target/fuzz.
+        cmd fuzz {
+            /// Only this target [all of ibverbs-sys/softroce/fuzz].
+            repeated --target name: String
+            /// How long to fuzz each target [60].
+            optional --seconds n: u64
+            /// Do not fuzz, but run the one target on this input, which made it fail.
+            optional --replay input: PathBuf
+            /// Add the inputs that reach code which the corpus in the tree does not.
+            optional --keep
+        }
         /// Run the programs that PLAN lists; `test` calls this in the guest.
         cmd run-plan {
             /// Programs with their limits.

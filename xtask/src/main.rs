@@ -8,6 +8,7 @@ mod bindgen;
 mod cargo;
 mod environment;
 mod flags;
+mod fuzz;
 mod guest;
 mod limit;
 mod packages;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use xshell::Shell;
 
-use crate::flags::{Bench, OnCmd, Rxe, SoftroceSetup, Test, Xtask, XtaskCmd};
+use crate::flags::{Bench, Fuzz, OnCmd, Rxe, SoftroceSetup, Test, Xtask, XtaskCmd};
 use crate::guest::job::Links;
 use crate::rxe::Requirements;
 use crate::soft_roce::{Wish, device};
@@ -49,6 +50,7 @@ impl Xtask {
             },
             XtaskCmd::Test(flags) => test::run(&shell, &flags.selection()),
             XtaskCmd::Bench(flags) => bench::run(&shell, flags.choice()),
+            XtaskCmd::Fuzz(flags) => fuzz::run(&shell, &flags.choice()?),
             XtaskCmd::RunPlan(flags) => test::run_plan(&flags.plan, &flags.outcomes).map(|()| 0),
             XtaskCmd::Bindgen(flags) => bindgen::run(&shell, flags.check).map(|()| 0),
         }
@@ -97,6 +99,17 @@ impl Bench {
             limit: limit_of(self.timeout.unwrap_or(if self.quick { 1800 } else { 7200 })),
             arguments: self.arguments,
         }
+    }
+}
+
+impl Fuzz {
+    fn choice(self) -> anyhow::Result<fuzz::Choice> {
+        Ok(fuzz::Choice {
+            targets: self.target,
+            time: Duration::from_secs(self.seconds.unwrap_or(60)),
+            replay: self.replay.map(std::path::absolute).transpose()?,
+            keep: self.keep,
+        })
     }
 }
 

@@ -1,0 +1,118 @@
+//! Writes the seeds of the corpora: `cargo run --bin seeds` in this directory.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::{fs, io};
+
+use softroce::wire::ip::{self, Route};
+use softroce::wire::{
+    Aeth, AtomicEth, Bth, Deth, Header, Nak, Opcode, Packet, Reth, Syndrome, Transport,
+};
+
+fn main() -> io::Result<()> {
+    packets(&Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/packet"))
+}
+
+/// A packet of every opcode, some of them behind IP headers.
+fn packets(corpus: &Path) -> io::Result<()> {
+    fs::create_dir_all(corpus)?;
+    for opcode in Opcode::all() {
+        let mut transport = Vec::new();
+        let payload: &[u8] = if opcode.has_payload() { b"hello" } else { b"" };
+        let header = header(opcode, payload.len());
+        Packet { header, payload }.emit(&mut transport);
+        let service = match opcode.transport {
+            Transport::ReliableConnection => "rc",
+            Transport::UnreliableConnection => "uc",
+            Transport::UnreliableDatagram => "ud",
+            Transport::ExtendedReliableConnection => "xrc",
+        };
+        let name = format!("{service}-{:?}", opcode.operation);
+        fs::write(corpus.join(&name), &transport)?;
+        if opcode.is_only() && opcode.is_send() {
+            for (version, addresses) in addresses() {
+                fs::write(
+                    corpus.join(format!("{version}-{name}")),
+                    over(addresses, &transport),
+                )?;
+            }
+        }
+    }
+    for (name, syndrome) in [
+        ("rnr", Syndrome::ReceiverNotReady { timer: 12 }),
+        ("nak-sequence", Syndrome::Nak(Nak::SequenceError)),
+        ("nak-access", Syndrome::Nak(Nak::RemoteAccessError)),
+    ] {
+        let mut header = header(Opcode::from_byte(0x11).expect("acknowledge"), 0);
+        header.aeth = Some(Aeth {
+            syndrome,
+            message_sequence: 5,
+        });
+        let mut bytes = Vec::new();
+        header.emit(&mut bytes);
+        fs::write(corpus.join(format!("rc-{name}")), bytes)?;
+    }
+    Ok(())
+}
+
+fn header(opcode: Opcode, payload: usize) -> Header {
+    Header {
+        bth: Bth {
+            opcode,
+            solicited: opcode.ends_message(),
+            migrated: true,
+            pad: Header::pad_for(payload),
+            partition_key: 0xffff,
+            destination: 0x11,
+            acknowledge: opcode.ends_message(),
+            sequence: 0xff_ffff,
+        },
+        xrc_srq: opcode.has_xrc_srq().then_some(3),
+        deth: opcode.has_deth().then_some(Deth {
+            queue_key: 0x1111_1111,
+            source: 0x12,
+        }),
+        reth: opcode.has_reth().then_some(Reth {
+            address: 0x7000,
+            key: 0x100,
+            length: 5,
+        }),
+        atomic: opcode.has_atomic().then_some(AtomicEth {
+            address: 0x7000,
+            key: 0x100,
+            swap_or_add: 1,
+            compare: 2,
+        }),
+        aeth: opcode.has_aeth().then_some(Aeth {
+            syndrome: Syndrome::Ack { credits: 31 },
+            message_sequence: 1,
+        }),
+        original: opcode.has_original().then_some(42),
+        immediate: opcode.has_immediate().then_some(*b"imm!"),
+        invalidate: opcode.has_invalidate().then_some(0x100),
+    }
+}
+
+fn addresses() -> [(&'static str, [Ipv6Addr; 2]); 2] {
+    let v4 = |last| Ipv4Addr::new(127, 0, 0, last).to_ipv6_mapped();
+    let v6 = |last| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last);
+    [("v4", [v4(1), v4(2)]), ("v6", [v6(1), v6(2)])]
+}
+
+fn over([source, destination]: [Ipv6Addr; 2], transport: &[u8]) -> Vec<u8> {
+    let route = Route {
+        source,
+        destination,
+        source_port: 0xc001,
+        destination_port: ip::PORT,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    };
+    let headers = route.headers(transport.len());
+    let mut packet = Vec::new();
+    headers.emit(&mut packet);
+    packet.extend_from_slice(transport);
+    packet.extend_from_slice(&headers.icrc(transport).to_le_bytes());
+    packet
+}

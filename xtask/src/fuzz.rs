@@ -1,0 +1,284 @@
+//! `cargo xtask fuzz`: libFuzzer on the targets in `ibverbs-sys/softroce/fuzz`, which is laid out
+//! as `cargo fuzz` has it, but needs neither that tool nor a nightly compiler.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use std::{fs, str};
+
+use anyhow::{Context, bail, ensure};
+use xshell::{Shell, cmd};
+
+use crate::cargo::{self, Executable};
+use crate::limit::{Group, TIMED_OUT, exit_code};
+use crate::{environment, packages, project};
+
+/// The fuzz targets' package, below the workspace's root.
+const PACKAGE: &str = "ibverbs-sys/softroce/fuzz";
+
+/// Counters of the code reached and of the values compared, for libFuzzer to steer by, and checks
+/// of every access to memory.
+const FLAGS: &[&str] = &[
+    "--cfg=fuzzing",
+    "-Ccodegen-units=1",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
+    "-Zsanitizer=address",
+];
+
+/// How long a single input may take.
+const INPUT_SECONDS: u64 = 10;
+
+/// How much longer than asked a fuzzer may run before it counts as hung: it looks at the clock
+/// between inputs only.
+const GRACE: Duration = Duration::from_secs(120);
+
+/// What to fuzz.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    /// The targets; all when empty.
+    pub(crate) targets: Vec<String>,
+    /// How long to fuzz each.
+    pub(crate) time: Duration,
+    /// Run the target on this input instead.
+    pub(crate) replay: Option<PathBuf>,
+    /// Add to the corpus in the tree what reaches new code.
+    pub(crate) keep: bool,
+}
+
+/// Builds the targets and fuzzes one after the other. Returns the first failure's exit status,
+/// after all have run.
+pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
+    let package = project::root().join(PACKAGE);
+    let targets = chosen(targets(&package)?, &choice.targets)?;
+    if choice.replay.is_some() {
+        ensure!(targets.len() == 1, "--replay needs one --target");
+    }
+    packages::install(shell, packages::BUILD)?;
+    let built = build(shell, &package, &targets)?;
+
+    let mut failure = 0;
+    for target in &targets {
+        let executable = built
+            .iter()
+            .find(|executable| executable.target == *target)
+            .with_context(|| format!("{PACKAGE}/Cargo.toml has no [[bin]] `{target}`"))?;
+        let fuzzer = Fuzzer::new(target, &package, &executable.path)?;
+        let status = match &choice.replay {
+            Some(input) => fuzzer.replay(input)?,
+            None => fuzzer.fuzz(choice.time)?,
+        };
+        if status == 0 && choice.keep && choice.replay.is_none() {
+            fuzzer.keep()?;
+        }
+        if failure == 0 {
+            failure = status;
+        }
+    }
+    Ok(failure)
+}
+
+/// The names of the package's targets.
+fn targets(package: &Path) -> anyhow::Result<BTreeSet<String>> {
+    let directory = package.join("fuzz_targets");
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(
+                path.file_stem()
+                    .map(|stem| stem.to_string_lossy().into_owned()),
+            );
+        }
+    }
+    ensure!(!names.is_empty(), "no target in {}", directory.display());
+    Ok(names)
+}
+
+/// Those of `all` that are wished.
+fn chosen(all: BTreeSet<String>, wished: &[String]) -> anyhow::Result<BTreeSet<String>> {
+    if let Some(unknown) = wished.iter().find(|name| !all.contains(*name)) {
+        let names: Vec<_> = all.iter().map(String::as_str).collect();
+        bail!("no fuzz target `{unknown}`; there are: {}", names.join(" "));
+    }
+    Ok(match wished {
+        [] => all,
+        wished => wished.iter().cloned().collect(),
+    })
+}
+
+fn build(
+    shell: &Shell,
+    package: &Path,
+    targets: &BTreeSet<String>,
+) -> anyhow::Result<Vec<Executable>> {
+    let about = cmd!(shell, "rustc --version --verbose").quiet().read()?;
+    let host = about.lines().find_map(|line| line.strip_prefix("host: "));
+    let host = host.context("rustc does not say what machine this is")?;
+    let manifest = package.join("Cargo.toml");
+    let manifest = manifest.to_str().context("a path that is not UTF-8")?;
+    let directory = directory();
+    let directory = directory.to_str().context("a path that is not UTF-8")?;
+    // Named, even though it is this machine, so that build scripts do without the flags.
+    let mut arguments = vec![
+        "build",
+        "--release",
+        "--manifest-path",
+        manifest,
+        "--target",
+        host,
+    ];
+    arguments.extend(["--target-dir", directory]);
+    for target in targets {
+        arguments.extend(["--bin", target]);
+    }
+    let flags = FLAGS.join(" ");
+    // The sanitizer's option is not stable, but its runtime comes with every compiler.
+    cargo::build_with(
+        &arguments,
+        &[("RUSTFLAGS", &flags), ("RUSTC_BOOTSTRAP", "1")],
+    )
+}
+
+/// Where everything goes that is not for the tree.
+fn directory() -> PathBuf {
+    project::target().join("fuzz")
+}
+
+/// A built target and its places.
+struct Fuzzer<'a> {
+    target: &'a str,
+    executable: &'a Path,
+    /// The corpus in the tree, which a run only reads.
+    corpus: PathBuf,
+    /// What runs on this machine found to reach new code.
+    found: PathBuf,
+    /// Inputs that made it fail.
+    artifacts: PathBuf,
+}
+
+impl<'a> Fuzzer<'a> {
+    fn new(target: &'a str, package: &Path, executable: &'a Path) -> anyhow::Result<Self> {
+        let fuzzer = Self {
+            target,
+            executable,
+            corpus: package.join("corpus").join(target),
+            found: directory().join("corpus").join(target),
+            artifacts: directory().join("artifacts").join(target),
+        };
+        ensure!(
+            fs::read_dir(&fuzzer.corpus).is_ok_and(|mut files| files.next().is_some()),
+            "{} has no seeds",
+            fuzzer.corpus.display()
+        );
+        fs::create_dir_all(&fuzzer.found)?;
+        fs::create_dir_all(&fuzzer.artifacts)?;
+        Ok(fuzzer)
+    }
+
+    fn fuzz(&self, time: Duration) -> anyhow::Result<u8> {
+        let mut prefix = OsString::from("-artifact_prefix=");
+        prefix.push(self.artifacts.join(""));
+        let arguments = [
+            format!("-max_total_time={}", time.as_secs()).into(),
+            format!("-timeout={INPUT_SECONDS}").into(),
+            "-print_final_stats=1".into(),
+            "-verbosity=1".into(),
+            prefix,
+            // The first directory is the one that is written.
+            self.found.clone().into(),
+            self.corpus.clone().into(),
+        ];
+        let before = self.failing()?;
+        let status = self.call(&arguments, Some(time + GRACE))?;
+        for input in self.failing()?.difference(&before) {
+            eprintln!(
+                "again: cargo xtask fuzz --target {} --replay {}",
+                self.target,
+                input.display()
+            );
+        }
+        Ok(status)
+    }
+
+    fn replay(&self, input: &Path) -> anyhow::Result<u8> {
+        ensure!(input.is_file(), "{} is no file", input.display());
+        self.call(&[input.into()], Some(GRACE))
+    }
+
+    fn keep(&self) -> anyhow::Result<()> {
+        let arguments = [
+            "-merge=1".into(),
+            self.corpus.clone().into(),
+            self.found.clone().into(),
+        ];
+        let status = self.call(&arguments, Some(GRACE))?;
+        ensure!(
+            status == 0,
+            "the corpora of {} could not be merged",
+            self.target
+        );
+        Ok(())
+    }
+
+    fn failing(&self) -> anyhow::Result<BTreeSet<PathBuf>> {
+        let entries = fs::read_dir(&self.artifacts)?;
+        Ok(entries
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<Result<_, _>>()?)
+    }
+
+    fn call(&self, arguments: &[OsString], limit: Option<Duration>) -> anyhow::Result<u8> {
+        let mut command = Command::new(self.executable);
+        command
+            .args(arguments)
+            .env_clear()
+            .envs(environment::inherited())
+            .env("RUST_BACKTRACE", "1");
+        eprintln!("$ {command:?}");
+        let ended = Group::spawn(&mut command)?.wait(limit)?;
+        Ok(ended.map_or(TIMED_OUT, exit_code))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn every_target_is_built_and_has_seeds() {
+        let package = project::root().join(PACKAGE);
+        let manifest = fs::read_to_string(package.join("Cargo.toml")).unwrap();
+        for target in targets(&package).unwrap() {
+            assert!(
+                manifest.contains(&format!("name = \"{target}\"")),
+                "{target}"
+            );
+            let seeds = fs::read_dir(package.join("corpus").join(&target)).unwrap();
+            assert!(seeds.count() > 0, "{target}");
+        }
+    }
+
+    #[test]
+    fn targets_are_chosen_by_name() {
+        let all: BTreeSet<_> = names(&["packet", "attributes"]).into_iter().collect();
+        assert_eq!(chosen(all.clone(), &[]).unwrap(), all);
+        let one = chosen(all.clone(), &names(&["packet"])).unwrap();
+        assert_eq!(one.into_iter().collect::<Vec<_>>(), ["packet"]);
+        let error = chosen(all, &names(&["paket"])).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "no fuzz target `paket`; there are: attributes packet"
+        );
+    }
+}

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use ibverbs_sys::ibv_event_type;
 use parking_lot::Mutex;
 
-use crate::context::{Context, Element, Held, Refusal, Shared, Usage};
+use crate::context::{Context, Element, Refusal, Shared, Usage};
 use crate::limits;
 use crate::proto::Time;
 
@@ -19,7 +19,7 @@ use super::{CompletionChannel, Deadlines, Entry};
 /// lock only for entries that are there.
 pub struct CompletionQueue {
     context: Arc<Context>,
-    channel: Option<Held<CompletionChannel>>,
+    channel: Option<Arc<CompletionChannel>>,
     deadlines: Arc<Deadlines>,
     this: Weak<Self>,
     /// What asynchronous events name.
@@ -40,7 +40,7 @@ pub struct CompletionQueueAttributes {
     /// Entries.
     pub capacity: u32,
     /// Where events go.
-    pub channel: Option<Held<CompletionChannel>>,
+    pub channel: Option<Arc<CompletionChannel>>,
     /// Where there is no room the oldest entry is lost, and nothing fails.
     pub ignore_overrun: bool,
 }

@@ -1,18 +1,23 @@
+use std::sync::Arc;
+
 use crate::proto::Path;
 
-use super::{Held, ProtectionDomain};
+use super::ProtectionDomain;
 
 /// An address handle: the way that datagrams take.
 #[derive(Debug)]
 pub struct AddressHandle {
     path: Path,
-    domain: Held<ProtectionDomain>,
+    domain: Arc<ProtectionDomain>,
 }
 
 impl AddressHandle {
     /// The handle of a path that was checked.
-    pub fn new(domain: Held<ProtectionDomain>, path: Path) -> Self {
-        Self { path, domain }
+    pub fn new(domain: &Arc<ProtectionDomain>, path: Path) -> Self {
+        Self {
+            path,
+            domain: Arc::clone(domain),
+        }
     }
 
     /// The way.
@@ -21,7 +26,7 @@ impl AddressHandle {
     }
 
     /// The protection domain, which a queue pair that sends there has to share.
-    pub fn domain(&self) -> &ProtectionDomain {
+    pub fn domain(&self) -> &Arc<ProtectionDomain> {
         &self.domain
     }
 }

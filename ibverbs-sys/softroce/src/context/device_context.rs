@@ -4,12 +4,16 @@ use std::sync::Arc;
 
 use ibverbs_sys::ibv_event_type;
 
+use parking_lot::Mutex;
+
 use super::{Element, EventQueue};
 
 /// A device that was opened once: `ibv_open_device`.
 #[derive(Debug)]
 pub struct Context {
     events: EventQueue<AsyncEvent>,
+    /// The elements of events that were fetched and not acknowledged, once for each.
+    fetched: Mutex<Vec<Arc<Element>>>,
 }
 
 /// An asynchronous event (IBTA 11.6.3).
@@ -37,6 +41,7 @@ impl Context {
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             events: EventQueue::new()?,
+            fetched: Mutex::default(),
         }))
     }
 
@@ -67,7 +72,22 @@ impl Context {
 
     /// Fetches the next event; waits for one unless the descriptor is non-blocking.
     pub fn next_event(&self) -> io::Result<AsyncEvent> {
-        self.events.take(AsyncEvent::element)
+        let event = self.events.take(AsyncEvent::element)?;
+        if let Some(element) = event.element() {
+            self.fetched.lock().push(Arc::clone(element));
+        }
+        Ok(event)
+    }
+
+    /// The program acknowledges an event about the object that C knows at `address`.
+    pub fn acknowledge(&self, address: usize) {
+        let mut fetched = self.fetched.lock();
+        if let Some(place) = fetched
+            .iter()
+            .position(|element| element.address() == address)
+        {
+            fetched.swap_remove(place).acknowledge(1);
+        }
     }
 
     /// An object is being destroyed: takes back its events, and waits for the acknowledgements of

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Context, Held, Refusal, Shared, Usage};
+use super::{Context, Shared, Usage};
 
 /// Tells protection domains apart: a key works only within its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,20 +20,13 @@ impl DomainId {
     }
 }
 
-/// A protection domain, or a parent domain: one that stands for another and has a thread domain.
+/// A protection domain, or a parent domain: one that stands for another.
 #[derive(Debug)]
 pub struct ProtectionDomain {
     id: DomainId,
     context: Arc<Context>,
     usage: Usage,
-    parent: Option<Parent>,
-}
-
-/// What a parent domain keeps in use.
-#[derive(Debug)]
-struct Parent {
-    _domain: Held<ProtectionDomain>,
-    _thread: Option<Held<ThreadDomain>>,
+    is_parent: bool,
 }
 
 impl ProtectionDomain {
@@ -43,25 +36,18 @@ impl ProtectionDomain {
             id: DomainId::unique(),
             context: Arc::clone(context),
             usage: Usage::default(),
-            parent: None,
+            is_parent: false,
         })
     }
 
     /// A parent domain: what is made in it is as if made in `domain` (`ibv_alloc_parent_domain(3)`).
-    pub fn parent(
-        domain: &Arc<Self>,
-        thread: Option<&Arc<ThreadDomain>>,
-    ) -> Result<Arc<Self>, Refusal> {
-        let parent = Parent {
-            _domain: Held::new(domain)?,
-            _thread: thread.map(Held::new).transpose()?,
-        };
-        Ok(Arc::new(Self {
+    pub fn parent(domain: &Self) -> Arc<Self> {
+        Arc::new(Self {
             id: domain.id,
             context: Arc::clone(&domain.context),
             usage: Usage::default(),
-            parent: Some(parent),
-        }))
+            is_parent: true,
+        })
     }
 
     /// What keys are checked against: of a parent domain, that of the domain it stands for.
@@ -76,7 +62,7 @@ impl ProtectionDomain {
 
     /// Whether it is a parent domain.
     pub fn is_parent(&self) -> bool {
-        self.parent.is_some()
+        self.is_parent
     }
 }
 

@@ -44,7 +44,7 @@ enum Kind {
 
 /// The memory cannot be accessed as it is asked to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Inaccessible;
+pub(crate) struct Inaccessible;
 
 impl Span {
     /// The program's memory from `address` on.
@@ -116,7 +116,7 @@ impl Span {
     }
 
     /// Copies the bytes from `offset` on to `out`.
-    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
+    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, out.len())?;
         match self.kind {
             // SAFETY: inside the span, and whoever made it keeps the bytes mapped.
@@ -135,7 +135,7 @@ impl Span {
     }
 
     /// Copies `data` to the bytes from `offset` on.
-    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, data.len())?;
         match self.kind {
             // SAFETY: inside the span, and whoever made it keeps the bytes mapped and writable.
@@ -203,30 +203,36 @@ impl Span {
     }
 }
 
-/// Memory of the device: `ibv_dm`.
+/// Memory of the device: `ibv_dm`. It begins at a multiple of [`ALIGNMENT`](Self::ALIGNMENT).
 pub struct DeviceMemory {
-    /// Eight bytes each, so that atomic operations find them aligned; in cells, since they are reached by
-    /// their address.
-    words: Box<[UnsafeCell<u64>]>,
+    pages: Box<[Page]>,
     length: u64,
 }
 
-// SAFETY: the words are reached through spans alone, whose accesses are atomic.
+/// In a cell, since it is reached by its address.
+#[repr(align(4096))]
+struct Page(#[expect(dead_code, reason = "reached by its address")] UnsafeCell<[u8; 4096]>);
+
+// SAFETY: the bytes are reached through spans alone, whose accesses are atomic.
 unsafe impl Send for DeviceMemory {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceMemory {}
 
 impl DeviceMemory {
+    /// What its address is a multiple of.
+    pub const ALIGNMENT: u64 = align_of::<Page>() as u64;
+
     /// So many bytes, all zero.
     pub fn new(length: u64) -> Result<Arc<Self>, Refusal> {
-        let count = usize::try_from(length.div_ceil(8)).map_err(|_| Refusal::Exhausted)?;
-        let mut words = Vec::new();
-        words
+        let count = length.div_ceil(size_of::<Page>() as u64);
+        let count = usize::try_from(count).map_err(|_| Refusal::Exhausted)?;
+        let mut pages = Vec::new();
+        pages
             .try_reserve_exact(count)
             .map_err(|_| Refusal::Exhausted)?;
-        words.resize_with(count, UnsafeCell::default);
+        pages.resize_with(count, || Page(UnsafeCell::new([0; 4096])));
         Ok(Arc::new(Self {
-            words: words.into_boxed_slice(),
+            pages: pages.into_boxed_slice(),
             length,
         }))
     }
@@ -237,7 +243,7 @@ impl DeviceMemory {
     }
 
     fn address(&self) -> usize {
-        self.words.as_ptr().expose_provenance()
+        self.pages.as_ptr().expose_provenance()
     }
 }
 

@@ -1,6 +1,8 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -11,7 +13,7 @@ use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
 use super::region::{Region, offset};
 use super::table::Table;
 use super::window::{Binding, Window};
-use super::{RegionAttributes, RegionChange, Span, View, WindowKind};
+use super::{DeviceMemory, RegionAttributes, RegionChange, Span, View, WindowKind};
 
 /// All memory regions and windows of a NIC.
 ///
@@ -19,6 +21,8 @@ use super::{RegionAttributes, RegionChange, Span, View, WindowKind};
 /// registration ends, which takes the lock alone, no copy is under way, and none begins any more.
 pub struct Registry {
     entries: RwLock<Entries>,
+    /// Bytes of device memory that are in use.
+    device_memory: AtomicU64,
 }
 
 pub(super) struct Entries {
@@ -55,7 +59,24 @@ impl Registry {
         };
         Self {
             entries: RwLock::new(entries),
+            device_memory: AtomicU64::new(0),
         }
+    }
+
+    /// Makes device memory of what is left of it.
+    pub fn allocate(&self, length: u64) -> Result<Arc<DeviceMemory>, Refusal> {
+        self.device_memory
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+                used.checked_add(length)
+                    .filter(|used| *used <= limits::MAX_DM_SIZE)
+            })
+            .map_err(|_| Refusal::Exhausted)?;
+        DeviceMemory::new(length).inspect_err(|_| self.give_back(length))
+    }
+
+    /// Device memory of so many bytes is no longer in use.
+    pub fn give_back(&self, length: u64) {
+        self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
     /// What a queue pair of the protection domain sees of it.

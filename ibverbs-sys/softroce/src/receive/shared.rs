@@ -6,7 +6,7 @@ use ibverbs_sys::ibv_event_type;
 use parking_lot::Mutex;
 
 use crate::completion::CompletionQueue;
-use crate::context::{DomainId, Element, Held, ProtectionDomain, Refusal, Shared, Usage};
+use crate::context::{DomainId, Element, ProtectionDomain, Refusal, Shared, Usage};
 use crate::limits;
 use crate::proto::ReceiveRequest;
 
@@ -27,9 +27,9 @@ pub struct SharedReceiveQueue {
 #[derive(Debug)]
 pub struct XrcBinding {
     /// The XRC domain, which queue pairs that reach the queue share.
-    pub domain: u64,
+    pub domain: DomainId,
     /// Where its receives complete.
-    pub completion_queue: Held<CompletionQueue>,
+    pub completion_queue: Arc<CompletionQueue>,
 }
 
 struct State {

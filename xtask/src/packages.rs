@@ -33,6 +33,9 @@ pub(crate) const GUEST: &[&str] = &[
     "rdmacm-utils",
 ];
 
+/// What dissects the captures that tests write. They look at the bytes themselves where it is not.
+pub(crate) const DISSECTOR: &[&str] = &["tshark"];
+
 /// The C tools that the benchmarks compare with.
 pub(crate) const PERFTEST: &[&str] = &["perftest"];
 

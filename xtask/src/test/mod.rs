@@ -47,6 +47,9 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
     let built = cargo::build(&["test", "--workspace", "--no-run"])?;
     let mut report = Report::default();
     if selection.host {
+        if let Err(error) = packages::install(shell, packages::DISSECTOR) {
+            eprintln!("captures are not dissected: {error:#}");
+        }
         let programs = programs(&built, Kind::UnitTest, selection);
         report.host = programs.iter().map(announced).collect();
         report.host.push(announced(&documentation(selection)));

@@ -1,4 +1,4 @@
-//! The invariant CRC at the end of every packet (IBTA 7.8.1, and annex A17.3.3 for what it covers of IP and UDP): the
+//! The invariant CRC at the end of every packet (IBTA 7.8.1, and annex A17 for what it covers of IP and UDP): the
 //! CRC-32 of Ethernet over eight bytes of ones, in the place of an InfiniBand local route header, the IP header, the UDP
 //! header, and the packet from BTH to pad. What a router may change counts as ones: IPv4's TOS, TTL and checksum,
 //! IPv6's traffic class, flow label and hop limit, the UDP checksum, and the BTH's congestion bits and the reserved

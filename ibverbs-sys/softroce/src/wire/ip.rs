@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::icrc;
 
-/// The UDP port of RoCEv2 (IBTA annex A17.3.1).
+/// The UDP port of RoCEv2 (IBTA annex A17).
 pub const PORT: u16 = 4791;
 
 /// IP's number of UDP.
@@ -51,7 +51,8 @@ impl Route {
         udp[..2].copy_from_slice(&self.source_port.to_be_bytes());
         udp[2..4].copy_from_slice(&self.destination_port.to_be_bytes());
         udp[4..6].copy_from_slice(&udp_len.to_be_bytes());
-        // The checksum stays 0, none: IBTA annex A17.3.1 wants that, and IPv6 allows it to tunnels (RFC 6935).
+        // The checksum stays 0, none: the ICRC covers more, so senders of
+        // RoCEv2 leave it out, which IPv6 allows to tunnels too (RFC 6935).
         match (
             self.source.to_ipv4_mapped(),
             self.destination.to_ipv4_mapped(),

@@ -271,7 +271,7 @@ impl Opcode {
         !self.is_response()
     }
 
-    /// An XRCETH follows: of every XRC request (IBTA annex A14.5.1).
+    /// An XRCETH follows: of every XRC request (IBTA annex A14).
     pub const fn has_xrc_srq(self) -> bool {
         matches!(self.transport, Transport::ExtendedReliableConnection) && self.is_request()
     }

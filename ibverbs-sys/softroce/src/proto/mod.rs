@@ -13,15 +13,24 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod datagram;
+mod endpoint;
 mod host;
 mod path;
+mod queue_pair;
 mod request;
+mod requester;
+mod responder;
 mod sequence;
+#[cfg(test)]
+mod testing;
 mod time;
+mod timer;
 
 pub use attributes::{AccessFlags, Attributes, Mtu, Service, State};
 pub use host::{Counter, Event, Host, LocalFault, Memory, RemoteFault};
 pub use path::{Arrival, Path};
+pub use queue_pair::QueuePair;
 pub use request::{
     Completion, CompletionStatus, GatherList, Inline, Payload, ReceiveRequest, Remote, Segment,
     SendOperation, SendRequest, WindowBinding, Work,

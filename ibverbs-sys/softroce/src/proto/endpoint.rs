@@ -1,0 +1,140 @@
+use super::{Attributes, Sequence, Service, State};
+use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
+
+/// The longest message: what the device says of itself, and half of what the specification allows, so that
+/// with the smallest MTU a message still has fewer packets than a quarter of all sequence numbers.
+pub(super) const MAX_MESSAGE: u32 = 1 << 30;
+
+/// The destination of packets to multicast groups (IBTA 10.5.2).
+const MULTICAST: u32 = 0xff_ffff;
+
+/// What requester and responder of a queue pair have in common.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) number: u32,
+    pub(super) service: Service,
+    pub(super) state: State,
+    pub(super) attributes: Attributes,
+}
+
+impl Endpoint {
+    /// Packets are acknowledged.
+    pub(super) fn is_reliable(&self) -> bool {
+        match self.service {
+            Service::ReliableConnection | Service::XrcInitiator | Service::XrcTarget => true,
+            Service::UnreliableConnection | Service::UnreliableDatagram => false,
+        }
+    }
+
+    fn transport(&self) -> Transport {
+        match self.service {
+            Service::ReliableConnection => Transport::ReliableConnection,
+            Service::UnreliableConnection => Transport::UnreliableConnection,
+            Service::UnreliableDatagram => Transport::UnreliableDatagram,
+            Service::XrcInitiator | Service::XrcTarget => Transport::ExtendedReliableConnection,
+        }
+    }
+
+    /// A header of a packet to the peer.
+    pub(super) fn header(&self, operation: Operation, sequence: Sequence) -> Header {
+        Header::new(Bth {
+            opcode: Opcode::new(self.transport(), operation),
+            solicited: false,
+            migrated: true,
+            pad: 0,
+            partition_key: self.attributes.partition_key,
+            destination: self.attributes.destination,
+            acknowledge: false,
+            sequence: sequence.value(),
+        })
+    }
+
+    /// Whether a packet is for this queue pair, and of its service (IBTA 9.6.1.1).
+    pub(super) fn is_addressed(&self, packet: &Packet<'_>) -> bool {
+        let bth = &packet.header.bth;
+        let datagram = self.service == Service::UnreliableDatagram;
+        let half = match self.service {
+            Service::XrcInitiator => bth.opcode.is_response(),
+            Service::XrcTarget => bth.opcode.is_request(),
+            _ => true,
+        };
+        bth.opcode.transport == self.transport()
+            && (bth.destination == self.number || datagram && bth.destination == MULTICAST)
+            && half
+    }
+
+    /// Whether a packet is of this queue pair's partition: the keys are the same, and one of the two is that
+    /// of a full member (IBTA 10.9.3).
+    pub(super) fn is_of_partition(&self, packet: &Packet<'_>) -> bool {
+        let (own, other) = (
+            self.attributes.partition_key,
+            packet.header.bth.partition_key,
+        );
+        let (key, full) = (0x7fff, 0x8000);
+        own & key == other & key && own & key != 0 && (own | other) & full != 0
+    }
+
+    /// The largest payload.
+    pub(super) fn mtu(&self) -> u32 {
+        self.attributes.path_mtu.bytes() as u32
+    }
+
+    /// How many packets a message has: one if it is empty.
+    pub(super) fn packets(&self, length: u32) -> u32 {
+        length.div_ceil(self.mtu()).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Endpoint;
+    use crate::proto::{Attributes, Mtu, Sequence, Service, State};
+    use crate::wire::{Operation, Packet};
+
+    fn endpoint() -> Endpoint {
+        Endpoint {
+            number: 7,
+            service: Service::UnreliableDatagram,
+            state: State::ReadyToSend,
+            attributes: Attributes::default(),
+        }
+    }
+
+    #[test]
+    fn partitions_are_the_same_with_one_full_member() {
+        let mut endpoint = endpoint();
+        let cases = [
+            (0xffff, 0xffff, true),
+            (0xffff, 0x7fff, true),
+            (0x7fff, 0xffff, true),
+            (0x7fff, 0x7fff, false),
+            (0xffff, 0x8001, false),
+            (0x8000, 0x8000, false),
+        ];
+        for (own, other, expected) in cases {
+            endpoint.attributes.partition_key = own;
+            let mut header = endpoint.header(Operation::SendOnly, Sequence::new(0));
+            header.bth.partition_key = other;
+            let packet = Packet {
+                header,
+                payload: &[],
+            };
+            assert_eq!(
+                endpoint.is_of_partition(&packet),
+                expected,
+                "{own:x} {other:x}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_empty_message_is_a_packet() {
+        let mut endpoint = endpoint();
+        endpoint.attributes.path_mtu = Mtu::Mtu256;
+        let lengths = [0, 1, 256, 257, 1 << 30];
+        assert_eq!(
+            lengths.map(|length| endpoint.packets(length)),
+            [1, 1, 1, 2, 1 << 22]
+        );
+    }
+}

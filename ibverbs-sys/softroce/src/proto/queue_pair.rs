@@ -1,0 +1,319 @@
+use super::endpoint::Endpoint;
+use super::requester::{Failed, Requester};
+use super::responder::{Responder, failed_receive};
+use super::{
+    Arrival, Attributes, CompletionStatus, Counter, Event, Host, Path, SendRequest, Sequence,
+    Service, State, Time, Work, datagram,
+};
+use crate::wire::Packet;
+
+/// One queue pair of the transport: what it sends, how it answers, and its state.
+///
+/// All that it knows of the world comes with the calls: the time, packets, and the [`Host`]. The caller sees to
+/// the rules that need more than one queue pair: which state follows which, how many requests there may be,
+/// which addresses packets come from.
+#[derive(Debug)]
+pub struct QueuePair {
+    endpoint: Endpoint,
+    requester: Requester,
+    responder: Responder,
+    /// The peer was heard.
+    established: bool,
+    /// That the send queue is drained was told.
+    drained: bool,
+}
+
+impl QueuePair {
+    /// A queue pair in RESET.
+    pub fn new(number: u32, service: Service) -> Self {
+        let attributes = Attributes::default();
+        Self {
+            requester: Requester::new(attributes.send_sequence, attributes.window),
+            responder: Responder::new(attributes.receive_sequence),
+            endpoint: Endpoint {
+                number,
+                service,
+                state: State::Reset,
+                attributes,
+            },
+            established: false,
+            drained: false,
+        }
+    }
+
+    /// Its number, 24 bits.
+    pub fn number(&self) -> u32 {
+        self.endpoint.number
+    }
+
+    /// What it promises.
+    pub fn service(&self) -> Service {
+        self.endpoint.service
+    }
+
+    /// Its state.
+    pub fn state(&self) -> State {
+        self.endpoint.state
+    }
+
+    /// What it goes by.
+    pub fn attributes(&self) -> &Attributes {
+        &self.endpoint.attributes
+    }
+
+    /// What it goes by, to be set before the [transition](Self::enter) that needs it. The sequence numbers are
+    /// those to begin with, and count at the transitions to ready to receive and ready to send; the window
+    /// counts at the latter.
+    pub fn attributes_mut(&mut self) -> &mut Attributes {
+        &mut self.endpoint.attributes
+    }
+
+    /// Requests that have not completed.
+    pub fn outstanding(&self) -> usize {
+        self.requester.outstanding()
+    }
+
+    /// The number of the next request's first packet.
+    pub fn send_sequence(&self) -> Sequence {
+        match self.endpoint.state {
+            State::Reset | State::Init | State::ReadyToReceive => {
+                self.endpoint.attributes.send_sequence
+            }
+            _ => self.requester.next_sequence(),
+        }
+    }
+
+    /// The number of the next new packet from the peer.
+    pub fn receive_sequence(&self) -> Sequence {
+        match self.endpoint.state {
+            State::Reset | State::Init => self.endpoint.attributes.receive_sequence,
+            _ => self.responder.expected(),
+        }
+    }
+
+    /// Changes the state, which has these effects:
+    /// - to RESET: everything is forgotten and nothing is told; attributes are what they were at first, but for
+    ///   those of the queue pair's creation;
+    /// - to ready to receive or to send: the sequence numbers of the attributes begin;
+    /// - to send queue drained: nothing new is begun; what is begun goes on, and its end raises an event;
+    /// - to send queue error: sends are flushed;
+    /// - to error: sends are flushed, and receives unless their queue is shared.
+    ///
+    /// The caller has checked that the transition is legal.
+    pub fn enter(&mut self, state: State, _now: Time, host: &mut impl Host) {
+        let before = self.endpoint.state;
+        let attributes = &mut self.endpoint.attributes;
+        match state {
+            State::Reset => {
+                *attributes = Attributes {
+                    window: attributes.window,
+                    signal_all: attributes.signal_all,
+                    shared_receive: attributes.shared_receive,
+                    ..Attributes::default()
+                };
+                self.requester = Requester::new(attributes.send_sequence, attributes.window);
+                self.responder = Responder::new(attributes.receive_sequence);
+                self.established = false;
+            }
+            State::Init => {}
+            State::ReadyToReceive => {
+                self.responder = Responder::new(attributes.receive_sequence);
+                self.established = false;
+            }
+            State::ReadyToSend => {
+                if before == State::ReadyToReceive {
+                    self.requester = Requester::new(attributes.send_sequence, attributes.window);
+                }
+            }
+            State::SendQueueDrained => self.drained = before == State::SendQueueDrained,
+            State::SendQueueError => self.requester.flush(&self.endpoint, host),
+            State::Error => {
+                self.fall(host);
+                return;
+            }
+        }
+        self.endpoint.state = state;
+        self.tell_drained(host);
+    }
+
+    /// Queues a request, which completes flushed in an error state. The caller has checked that the service
+    /// has it, that the state allows it, and the limits.
+    pub fn post(&mut self, request: SendRequest, host: &mut impl Host) {
+        self.requester.post(request);
+        if matches!(self.endpoint.state, State::SendQueueError | State::Error) {
+            self.requester.flush(&self.endpoint, host);
+        }
+    }
+
+    /// Takes a packet. What is to be said to it comes from [`poll_transmit`](Self::poll_transmit): call that
+    /// once after all packets that came together, and one acknowledgement answers them all.
+    ///
+    /// The caller has checked the ICRC, and that the packet came from the peer's address.
+    pub fn receive(
+        &mut self,
+        now: Time,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) {
+        if matches!(
+            self.endpoint.state,
+            State::Reset | State::Init | State::Error
+        ) || !self.endpoint.is_addressed(packet)
+        {
+            host.count(Counter::Unaddressed, 1);
+            return;
+        }
+        if !self.endpoint.is_of_partition(packet) {
+            host.count(Counter::ReceiveDropped, 1);
+            return;
+        }
+        if packet.header.bth.opcode.is_response() {
+            let sends = matches!(
+                self.endpoint.state,
+                State::ReadyToSend | State::SendQueueDrained
+            );
+            if sends {
+                let done = self.requester.receive(now, &self.endpoint, packet, host);
+                self.conclude(done, host);
+            }
+            return;
+        }
+        self.tell_established(host);
+        let done = match self.endpoint.service {
+            Service::UnreliableDatagram => datagram::receive(&self.endpoint, arrival, packet, host),
+            Service::UnreliableConnection => {
+                self.responder
+                    .receive_unreliable(&self.endpoint, packet, host)
+            }
+            _ => {
+                self.responder.receive(&self.endpoint, packet, host);
+                self.end_if_due(host);
+                Ok(())
+            }
+        };
+        // An error of the receive queue (IBTA 9.9.3, class E, and 10.3.1.7).
+        if let Err(status) = done {
+            self.responder.abort(status, host);
+            self.fall(host);
+        }
+    }
+
+    /// Appends the next packet to `out`, from the BTH to the pad, without the ICRC: answers first, then what
+    /// was lost or is new, as much as the window allows. Gives the way that the packet goes. Without one,
+    /// nothing can go now; so call this until then.
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        host: &mut impl Host,
+        out: &mut Vec<u8>,
+    ) -> Option<Path> {
+        let path = self.endpoint.attributes.path;
+        match self.endpoint.state {
+            State::Reset | State::Init => return None,
+            State::Error => {
+                let path = path?;
+                let said = self.responder.transmit_farewell(&self.endpoint, out);
+                return said.then_some(path);
+            }
+            _ => {}
+        }
+        if let (true, Some(path)) = (self.endpoint.is_reliable(), path) {
+            if self.responder.poll_transmit(now, &self.endpoint, host, out) {
+                return Some(path);
+            }
+            if self.end_if_due(host) {
+                let said = self.responder.transmit_farewell(&self.endpoint, out);
+                return said.then_some(path);
+            }
+        }
+        if !matches!(
+            self.endpoint.state,
+            State::ReadyToSend | State::SendQueueDrained
+        ) {
+            return None;
+        }
+        let done = self.requester.poll_transmit(now, &self.endpoint, host, out);
+        let path = done.ok().flatten();
+        self.conclude(done.map(|_| ()), host);
+        path
+    }
+
+    /// The earliest moment at which [`handle_timeout`](Self::handle_timeout), and then
+    /// [`poll_transmit`](Self::poll_transmit), have something to do.
+    pub fn next_timeout(&self) -> Option<Time> {
+        [self.requester.next_timeout(), self.responder.next_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Does what is due: goes back to what was not answered in time, or gives it up.
+    pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
+        let done = self.requester.handle_timeout(now, &self.endpoint, host);
+        self.conclude(done, host);
+    }
+
+    /// Acts on what the requester came to.
+    fn conclude(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
+        match done {
+            Ok(()) => self.tell_drained(host),
+            Err(Failed(status)) => {
+                self.requester.fail(status, host);
+                if self.endpoint.is_reliable() {
+                    self.fall(host);
+                } else {
+                    // Receiving goes on (IBTA 10.3.1.6).
+                    self.requester.flush(&self.endpoint, host);
+                    self.endpoint.state = State::SendQueueError;
+                }
+            }
+        }
+    }
+
+    /// Ends if a request of the peer asked for it.
+    fn end_if_due(&mut self, host: &mut impl Host) -> bool {
+        let Some(end) = self.responder.due_end() else {
+            return false;
+        };
+        self.responder.finish(end, host);
+        self.fall(host);
+        true
+    }
+
+    /// Goes to the error state.
+    fn fall(&mut self, host: &mut impl Host) {
+        let before = self.endpoint.state;
+        self.endpoint.state = State::Error;
+        self.requester.flush(&self.endpoint, host);
+        self.responder.flush(host);
+        let service = self.endpoint.service;
+        let shared = self.endpoint.attributes.shared_receive || service == Service::XrcTarget;
+        if shared {
+            if before != State::Error {
+                host.raise(Event::LastRequestReached);
+            }
+        } else if service != Service::XrcInitiator {
+            while let Some(receive) = host.next_receive(None) {
+                let completion = failed_receive(&receive, CompletionStatus::Flushed, Work::Receive);
+                host.complete_receive(completion, None);
+            }
+        }
+    }
+
+    fn tell_established(&mut self, host: &mut impl Host) {
+        let connected = self.endpoint.service != Service::UnreliableDatagram;
+        if connected && self.endpoint.state == State::ReadyToReceive && !self.established {
+            self.established = true;
+            host.raise(Event::CommunicationEstablished);
+        }
+    }
+
+    fn tell_drained(&mut self, host: &mut impl Host) {
+        let draining = self.endpoint.state == State::SendQueueDrained && !self.drained;
+        if draining && self.requester.is_drained() {
+            self.drained = true;
+            host.raise(Event::SendQueueDrained);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+use crate::proto::endpoint::{Endpoint, MAX_MESSAGE};
+use crate::proto::{
+    Completion, CompletionStatus, Memory, Payload, SendOperation, SendRequest, Sequence, Service,
+    Work,
+};
+
+/// A request in the send queue.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) request: SendRequest,
+    pub(super) progress: Progress,
+}
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Progress {
+    /// Nothing was done for it.
+    Waiting,
+    /// It has its sequence numbers: of its packets, and of a read those of the response.
+    Started { first: Sequence, packets: u32 },
+    /// What this side does alone is done.
+    Done,
+    /// It will fail once all before it has ended.
+    Failed(CompletionStatus),
+}
+
+impl Entry {
+    pub(super) fn new(request: SendRequest) -> Self {
+        Self {
+            request,
+            progress: Progress::Waiting,
+        }
+    }
+
+    /// A read: its response has as many packets as sequence numbers, and the request covers a run of them.
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.request.operation, SendOperation::Read { .. })
+    }
+
+    /// A read or an atomic: only data answers it.
+    pub(super) fn awaits_data(&self) -> bool {
+        matches!(
+            self.request.operation,
+            SendOperation::Read { .. }
+                | SendOperation::CompareSwap { .. }
+                | SendOperation::FetchAdd { .. }
+        )
+    }
+
+    /// Does what this side does alone, or gives the request its sequence numbers from `next` on.
+    pub(super) fn start(&mut self, next: Sequence, endpoint: &Endpoint, memory: &impl Memory) {
+        let local = match &self.request.operation {
+            SendOperation::Bind(binding) => memory.bind(binding),
+            SendOperation::LocalInvalidate { key } => memory.invalidate(*key),
+            _ => {
+                self.progress = match self.check(endpoint) {
+                    Ok(packets) => Progress::Started {
+                        first: next,
+                        packets,
+                    },
+                    Err(status) => Progress::Failed(status),
+                };
+                return;
+            }
+        };
+        self.progress = match local {
+            Ok(()) => Progress::Done,
+            // Also of an invalidation: IBTA 11.6.2 has one memory management operation error.
+            Err(_) => Progress::Failed(CompletionStatus::MemoryWindowBind),
+        };
+    }
+
+    /// How many sequence numbers the request takes, if the service has it and its length is right.
+    fn check(&self, endpoint: &Endpoint) -> Result<u32, CompletionStatus> {
+        use SendOperation as O;
+        let request = &self.request;
+        let has = match (endpoint.service, &request.operation) {
+            (Service::UnreliableDatagram, O::Datagram { .. }) => true,
+            (Service::UnreliableConnection, O::Send { invalidate, .. }) => invalidate.is_none(),
+            (Service::UnreliableConnection, O::Write { .. }) => true,
+            (
+                Service::ReliableConnection | Service::XrcInitiator,
+                O::Send { .. } | O::Write { .. },
+            ) => true,
+            (
+                Service::ReliableConnection | Service::XrcInitiator,
+                O::Read { .. } | O::CompareSwap { .. } | O::FetchAdd { .. },
+            ) => {
+                endpoint.attributes.max_initiated > 0
+                    && matches!(request.payload, Payload::Gathered(_))
+            }
+            _ => false,
+        };
+        if !has {
+            return Err(CompletionStatus::LocalQueuePairOperation);
+        }
+        let length = request.length;
+        match request.operation {
+            O::Datagram { .. } if length > endpoint.mtu() => Err(CompletionStatus::LocalLength),
+            O::CompareSwap { .. } | O::FetchAdd { .. } if length < 8 => {
+                Err(CompletionStatus::LocalLength)
+            }
+            O::CompareSwap { .. } | O::FetchAdd { .. } => Ok(1),
+            _ if length > MAX_MESSAGE => Err(CompletionStatus::LocalLength),
+            _ => Ok(endpoint.packets(length)),
+        }
+    }
+
+    /// What is told when the request ends so.
+    pub(super) fn completion(&self, status: CompletionStatus) -> Completion {
+        let request = &self.request;
+        let (work, length) = match &request.operation {
+            SendOperation::Send { .. } | SendOperation::Datagram { .. } => {
+                (Work::Send, request.length)
+            }
+            SendOperation::Write { .. } => (Work::Write, request.length),
+            SendOperation::Read { .. } => (Work::Read, request.length),
+            SendOperation::CompareSwap { .. } => (Work::CompareSwap, 8),
+            SendOperation::FetchAdd { .. } => (Work::FetchAdd, 8),
+            SendOperation::Bind(_) => (Work::Bind, 0),
+            SendOperation::LocalInvalidate { .. } => (Work::LocalInvalidate, 0),
+        };
+        Completion {
+            id: request.id,
+            status,
+            work,
+            length,
+            immediate: None,
+            invalidated: None,
+            source: 0,
+            route: false,
+            solicited: false,
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! The sending half: the send queue, what of it may go, and what to do with answers and without.
+//!
+//! Requests get their sequence numbers when their first packet goes. The cursor is the packet that
+//! goes next; going back is setting it to the oldest packet that was not answered. Packets are made
+//! anew each time from the request, nothing is kept of those that went.
+//!
+//! A read is asked for in runs of packets (`Window::read_batch`), each a request of its own: so what
+//! comes back is bounded by the window, and a run is what is asked for again. Runs never cross
+//! multiples of their length, so that a responder recognises a repeated one as part of what it knows.
+
+mod entry;
+mod packet;
+mod response;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use entry::{Entry, Progress};
+use packet::Place;
+use window::Window;
+
+use super::endpoint::Endpoint;
+use super::timer::Pacer;
+use super::{
+    CompletionStatus, Counter, Host, Path, SendOperation, SendRequest, Sequence, State, Time,
+};
+
+/// The oldest request cannot go on: how it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failed(pub(super) CompletionStatus);
+
+/// The time that a packet of an unreliable service has.
+const UNRELIABLE_INTERVAL: Duration = Duration::from_micros(2);
+
+#[derive(Debug)]
+pub(super) struct Requester {
+    queue: VecDeque<Entry>,
+    cursor: Cursor,
+    /// The number that the next request to be started begins with.
+    next: Sequence,
+    /// The oldest number that is not answered.
+    unanswered: Sequence,
+    /// One after the highest number that went.
+    sent: Sequence,
+    window: Window,
+    read_batch: u32,
+    /// Reads and atomics that are started and not complete.
+    fetches: usize,
+    /// Requests for data on the way: runs of reads, and atomics.
+    fetches_sent: u32,
+    /// Packets since an acknowledgement was asked for.
+    unasked: u32,
+    retries: u8,
+    not_ready_retries: u8,
+    /// The cursor was set back for the oldest number, and what the peer says of it is no news.
+    gone_back: bool,
+    answer_by: Option<Time>,
+    /// The peer has no receive: when to try again.
+    again_at: Option<Time>,
+    pacer: Pacer,
+}
+
+/// The packet that goes next.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cursor {
+    /// Its request's place in the queue.
+    entry: usize,
+    /// Its number among those of the request.
+    packet: u32,
+}
+
+impl Requester {
+    /// A requester whose first packet has the number `sequence`.
+    pub(super) fn new(sequence: Sequence, window: u32) -> Self {
+        let window = Window::new(window);
+        Self {
+            queue: VecDeque::new(),
+            cursor: Cursor::default(),
+            next: sequence,
+            unanswered: sequence,
+            sent: sequence,
+            read_batch: window.read_batch(),
+            window,
+            fetches: 0,
+            fetches_sent: 0,
+            unasked: 0,
+            retries: 0,
+            not_ready_retries: 0,
+            gone_back: false,
+            answer_by: None,
+            again_at: None,
+            pacer: Pacer::default(),
+        }
+    }
+
+    pub(super) fn post(&mut self, request: SendRequest) {
+        self.queue.push_back(Entry::new(request));
+    }
+
+    pub(super) fn outstanding(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn next_sequence(&self) -> Sequence {
+        self.next
+    }
+
+    /// Nothing is started that is not complete.
+    pub(super) fn is_drained(&self) -> bool {
+        self.queue
+            .front()
+            .is_none_or(|entry| matches!(entry.progress, Progress::Waiting))
+    }
+
+    /// Appends the next packet to `out`, if one may go.
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Path>, Failed> {
+        if self.again_at.is_some_and(|at| now < at) {
+            return Ok(None);
+        }
+        self.again_at = None;
+        loop {
+            let Some(entry) = self.queue.get_mut(self.cursor.entry) else {
+                return Ok(None);
+            };
+            match entry.progress {
+                Progress::Started { first, packets } => {
+                    return self.transmit(first, packets, now, endpoint, host, out);
+                }
+                Progress::Waiting => {
+                    let fenced = entry.request.fence && self.fetches > 0;
+                    if fenced || endpoint.state == State::SendQueueDrained {
+                        return Ok(None);
+                    }
+                    entry.start(self.next, endpoint, host);
+                    if let Progress::Started { packets, .. } = entry.progress {
+                        self.fetches += usize::from(entry.awaits_data());
+                        self.next = self.next + packets;
+                    }
+                    self.settle(endpoint, host)?;
+                }
+                Progress::Done => self.cursor = Cursor::at(self.cursor.entry + 1),
+                // Those before it have to end first.
+                Progress::Failed(_) => return Ok(None),
+            }
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        first: Sequence,
+        packets: u32,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Path>, Failed> {
+        let entry = &mut self.queue[self.cursor.entry];
+        let packet = self.cursor.packet;
+        let path = match &entry.request.operation {
+            SendOperation::Datagram { path, .. } => Some(*path),
+            _ => endpoint.attributes.path,
+        };
+        let Some(path) = path else {
+            return Ok(None);
+        };
+        let sequence = first + packet;
+        let covers = if entry.is_read() {
+            (self.read_batch - packet % self.read_batch).min(packets - packet)
+        } else {
+            1
+        };
+        let awaits_data = entry.awaits_data();
+        let on_the_way = sequence.distance(self.unanswered).max(0) as u32;
+        let mut acknowledge = false;
+        if endpoint.is_reliable() {
+            let window = self.window.size();
+            let full = on_the_way > 0 && on_the_way + covers > window;
+            let all_fetches = self.fetches_sent >= u32::from(endpoint.attributes.max_initiated);
+            if full || awaits_data && all_fetches {
+                return Ok(None);
+            }
+            acknowledge = packet + covers == packets
+                || self.unasked + 1 >= self.window.acknowledge_every()
+                || on_the_way + covers >= window;
+        } else {
+            let burst = endpoint.attributes.window / 4;
+            if !self.pacer.take(now, burst, UNRELIABLE_INTERVAL) {
+                return Ok(None);
+            }
+        }
+
+        let place = Place {
+            sequence,
+            packet,
+            covers,
+            packets,
+            acknowledge,
+        };
+        if let Err(status) = packet::write(entry, place, endpoint, host, out) {
+            entry.progress = Progress::Failed(status);
+            self.settle(endpoint, host)?;
+            return Ok(None);
+        }
+
+        self.unasked = if acknowledge { 0 } else { self.unasked + 1 };
+        self.cursor.packet += covers;
+        if self.cursor.packet == packets {
+            self.cursor = self.after(self.cursor.entry);
+        }
+        let end = sequence + covers;
+        if end.distance(self.sent) > 0 {
+            self.sent = end;
+        } else {
+            host.count(Counter::Retransmitted, 1);
+        }
+        if endpoint.is_reliable() {
+            self.fetches_sent += u32::from(awaits_data);
+            if self.answer_by.is_none() {
+                self.answer_by = deadline(now, endpoint);
+            }
+        } else {
+            // Gone is done (IBTA 9.8.1, 9.8.3).
+            self.unanswered = end;
+            self.settle(endpoint, host)?;
+        }
+        Ok(Some(path))
+    }
+
+    /// The place behind a request: those that this side did alone have no packets.
+    fn after(&self, entry: usize) -> Cursor {
+        let next = self.queue.iter().skip(entry + 1);
+        let done = next.take_while(|entry| matches!(entry.progress, Progress::Done));
+        Cursor::at(entry + 1 + done.count())
+    }
+
+    /// The number of the packet that goes next.
+    fn position(&self) -> Sequence {
+        match self
+            .queue
+            .get(self.cursor.entry)
+            .map(|entry| entry.progress)
+        {
+            Some(Progress::Started { first, .. }) => first + self.cursor.packet,
+            _ => self.next,
+        }
+    }
+
+    /// Completes the requests at the front of which nothing is missing.
+    fn settle(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
+        while let Some(entry) = self.queue.front() {
+            match entry.progress {
+                Progress::Waiting => break,
+                Progress::Failed(status) => return Err(Failed(status)),
+                Progress::Started { first, packets } => {
+                    let behind = self.unanswered.distance(first);
+                    // Numbers are given one after the other: those before the oldest are answered.
+                    if behind < 0 || (behind as u32) < packets {
+                        break;
+                    }
+                    self.fetches -= usize::from(entry.awaits_data());
+                }
+                Progress::Done => {}
+            }
+            if entry.request.signaled || endpoint.attributes.signal_all {
+                host.complete_send(entry.completion(CompletionStatus::Success));
+            }
+            self.queue.pop_front();
+            match self.cursor.entry.checked_sub(1) {
+                Some(entry) => self.cursor.entry = entry,
+                // What was to be sent again was answered before.
+                None => {
+                    self.cursor = Cursor::default();
+                    self.fetches_sent = 0;
+                }
+            }
+        }
+        if let (0, Some(Progress::Started { first, .. })) =
+            (self.cursor.entry, self.queue.front().map(|e| e.progress))
+        {
+            let answered = self.unanswered.distance(first).max(0) as u32;
+            if self.cursor.packet < answered {
+                self.cursor.packet = answered;
+                self.fetches_sent = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the cursor to the oldest packet that was not answered.
+    fn go_back(&mut self) {
+        self.cursor = Cursor::default();
+        if let Some(Progress::Started { first, .. }) = self.queue.front().map(|e| e.progress) {
+            self.cursor.packet = self.unanswered.distance(first).max(0) as u32;
+        }
+        self.fetches_sent = 0;
+        self.unasked = 0;
+        self.answer_by = None;
+    }
+
+    /// Goes back because something was lost, if that may be done once more.
+    fn retry(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
+        // Seven is a number here, and "without end" only for a receiver that is not ready (IBTA 9.7.5.2.8).
+        if self.retries >= endpoint.attributes.retry_count {
+            host.count(Counter::RetryExceeded, 1);
+            return Err(Failed(CompletionStatus::RetryExceeded));
+        }
+        self.retries += 1;
+        self.window.loss(self.sent);
+        self.go_back();
+        Ok(())
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) or another packet is due.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        let paused = self.pacer.again().filter(|_| !self.queue.is_empty());
+        [self.answer_by, self.again_at, paused]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) -> Result<(), Failed> {
+        if self.again_at.is_some_and(|at| at <= now) {
+            self.again_at = None;
+        }
+        if self.answer_by.is_some_and(|at| at <= now) {
+            host.count(Counter::AcknowledgementTimeout, 1);
+            self.retry(endpoint, host)?;
+            // A peer that says the same once more says it of what goes now.
+            self.gone_back = false;
+        }
+        Ok(())
+    }
+
+    /// Ends the oldest request with an error.
+    pub(super) fn fail(&mut self, status: CompletionStatus, host: &mut impl Host) {
+        if let Some(entry) = self.queue.pop_front() {
+            host.complete_send(entry.completion(status));
+        }
+    }
+
+    /// Ends all requests because of an error elsewhere.
+    pub(super) fn flush(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
+        for entry in self.queue.drain(..) {
+            host.complete_send(entry.completion(CompletionStatus::Flushed));
+        }
+        *self = Self::new(self.next, endpoint.attributes.window);
+    }
+}
+
+impl Cursor {
+    fn at(entry: usize) -> Self {
+        Self { entry, packet: 0 }
+    }
+}
+
+/// When a packet that goes now has to be answered.
+fn deadline(now: Time, endpoint: &Endpoint) -> Option<Time> {
+    endpoint.attributes.ack_timeout.map(|timeout| now + timeout)
+}

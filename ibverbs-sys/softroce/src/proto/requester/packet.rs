@@ -1,0 +1,193 @@
+use super::entry::Entry;
+use crate::proto::endpoint::Endpoint;
+use crate::proto::{CompletionStatus, Memory, Payload, SendOperation, Sequence};
+use crate::wire::{AtomicEth, Deth, Header, Operation, Reth};
+
+/// Which packet of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) sequence: Sequence,
+    /// Its number among those of the request.
+    pub(super) packet: u32,
+    /// How many sequence numbers it covers: one, but of a read request as many as its response has.
+    pub(super) covers: u32,
+    /// How many the request has.
+    pub(super) packets: u32,
+    /// The peer shall acknowledge it.
+    pub(super) acknowledge: bool,
+}
+
+/// Appends a packet of `entry` to `out`; nothing if the message cannot be gathered.
+pub(super) fn write(
+    entry: &Entry,
+    place: Place,
+    endpoint: &Endpoint,
+    memory: &impl Memory,
+    out: &mut Vec<u8>,
+) -> Result<(), CompletionStatus> {
+    let request = &entry.request;
+    let first = place.packet == 0;
+    let last = place.packet + place.covers == place.packets;
+    let operation = operation(&request.operation, first, last);
+    let mut header = endpoint.header(operation, place.sequence);
+    header.bth.acknowledge = place.acknowledge;
+    let opcode = header.bth.opcode;
+    if opcode.has_xrc_srq() {
+        header.xrc_srq = Some(request.xrc_srq.unwrap_or(0));
+    }
+
+    // In bytes; no message is longer than MAX_MESSAGE.
+    let begin = place.packet * endpoint.mtu();
+    let length = request.length - begin;
+    match &request.operation {
+        SendOperation::Send {
+            immediate,
+            invalidate,
+        } => {
+            header.bth.solicited = request.solicited && last;
+            header.immediate = immediate.filter(|_| opcode.has_immediate());
+            header.invalidate = invalidate.filter(|_| opcode.has_invalidate());
+        }
+        SendOperation::Datagram {
+            immediate,
+            destination,
+            queue_key,
+            ..
+        } => {
+            header.bth.solicited = request.solicited;
+            header.bth.destination = *destination;
+            header.immediate = *immediate;
+            let own = queue_key & 1 << 31 != 0;
+            header.deth = Some(Deth {
+                queue_key: if own {
+                    endpoint.attributes.queue_key
+                } else {
+                    *queue_key
+                },
+                source: endpoint.number,
+            });
+        }
+        SendOperation::Write { remote, immediate } => {
+            header.bth.solicited = request.solicited && last && immediate.is_some();
+            header.immediate = immediate.filter(|_| opcode.has_immediate());
+            header.reth = opcode.has_reth().then_some(Reth {
+                address: remote.address,
+                key: remote.key,
+                length,
+            });
+        }
+        SendOperation::Read { remote } => {
+            header.reth = Some(Reth {
+                address: remote.address.wrapping_add(u64::from(begin)),
+                key: remote.key,
+                length: length.min(place.covers * endpoint.mtu()),
+            });
+        }
+        SendOperation::CompareSwap {
+            remote,
+            compare,
+            swap,
+        } => {
+            header.atomic = Some(AtomicEth {
+                address: remote.address,
+                key: remote.key,
+                swap_or_add: *swap,
+                compare: *compare,
+            });
+        }
+        SendOperation::FetchAdd { remote, add } => {
+            header.atomic = Some(AtomicEth {
+                address: remote.address,
+                key: remote.key,
+                swap_or_add: *add,
+                compare: 0,
+            });
+        }
+        SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => {
+            return Err(CompletionStatus::LocalQueuePairOperation);
+        }
+    }
+
+    if !opcode.has_payload() {
+        header.emit(out);
+        return Ok(());
+    }
+    let length = length.min(endpoint.mtu());
+    write_message(header, &request.payload, begin, length, memory, out)
+}
+
+/// Appends the headers, and `length` bytes of the message from `begin` on.
+fn write_message(
+    mut header: Header,
+    payload: &Payload,
+    begin: u32,
+    length: u32,
+    memory: &impl Memory,
+    out: &mut Vec<u8>,
+) -> Result<(), CompletionStatus> {
+    let before = out.len();
+    let length = length as usize;
+    header.bth.pad = Header::pad_for(length);
+    header.emit(out);
+    let start = out.len();
+    match payload {
+        Payload::Inline(bytes) => {
+            let bytes = bytes
+                .get(begin as usize..)
+                .and_then(|rest| rest.get(..length));
+            match bytes {
+                Some(bytes) => out.extend_from_slice(bytes),
+                None => {
+                    out.truncate(before);
+                    return Err(CompletionStatus::LocalLength);
+                }
+            }
+        }
+        Payload::Gathered(list) if length > 0 => {
+            out.resize(start + length, 0);
+            if memory.gather(list, begin, &mut out[start..]).is_err() {
+                out.truncate(before);
+                return Err(CompletionStatus::LocalProtection);
+            }
+        }
+        Payload::Gathered(_) => {}
+    }
+    out.resize(start + length + usize::from(header.bth.pad), 0);
+    Ok(())
+}
+
+/// The operation of a packet, by its place in the message.
+fn operation(request: &SendOperation, first: bool, last: bool) -> Operation {
+    use Operation as O;
+    match request {
+        SendOperation::Send {
+            immediate,
+            invalidate,
+        } => match (first, last) {
+            (true, true) if immediate.is_some() => O::SendOnlyImmediate,
+            (true, true) if invalidate.is_some() => O::SendOnlyInvalidate,
+            (true, true) => O::SendOnly,
+            (true, false) => O::SendFirst,
+            (false, false) => O::SendMiddle,
+            (false, true) if immediate.is_some() => O::SendLastImmediate,
+            (false, true) if invalidate.is_some() => O::SendLastInvalidate,
+            (false, true) => O::SendLast,
+        },
+        SendOperation::Datagram { immediate, .. } if immediate.is_some() => O::SendOnlyImmediate,
+        // The last two have no packets.
+        SendOperation::Datagram { .. }
+        | SendOperation::Bind(_)
+        | SendOperation::LocalInvalidate { .. } => O::SendOnly,
+        SendOperation::Write { immediate, .. } => match (first, last) {
+            (true, true) if immediate.is_some() => O::WriteOnlyImmediate,
+            (true, true) => O::WriteOnly,
+            (true, false) => O::WriteFirst,
+            (false, false) => O::WriteMiddle,
+            (false, true) if immediate.is_some() => O::WriteLastImmediate,
+            (false, true) => O::WriteLast,
+        },
+        SendOperation::Read { .. } => O::ReadRequest,
+        SendOperation::CompareSwap { .. } => O::CompareSwap,
+        SendOperation::FetchAdd { .. } => O::FetchAdd,
+    }
+}

@@ -1,0 +1,257 @@
+use super::entry::Progress;
+use super::{Failed, Requester, deadline};
+use crate::proto::endpoint::Endpoint;
+use crate::proto::timer::receiver_not_ready;
+use crate::proto::{CompletionStatus, Counter, Host, Payload, Sequence, Time};
+use crate::wire::{Nak, Operation, Packet, Syndrome};
+
+impl Requester {
+    /// Takes an acknowledgement, or data of a read or an atomic.
+    pub(in crate::proto) fn receive(
+        &mut self,
+        now: Time,
+        endpoint: &Endpoint,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Failed> {
+        use Operation as O;
+        let sequence = Sequence::new(packet.header.bth.sequence);
+        // Before: known already. Behind: an answer to nothing, a ghost (IBTA 9.7.5.1.3).
+        if sequence.distance(self.unanswered) < 0 || sequence.distance(self.sent) >= 0 {
+            return Ok(());
+        }
+        let syndrome = packet.header.aeth.map(|aeth| aeth.syndrome);
+        match (packet.header.bth.opcode.operation, syndrome) {
+            (O::Acknowledge, Some(Syndrome::Ack { .. })) => {
+                self.acknowledge_before(sequence.next(), now, endpoint, host)?;
+                Ok(())
+            }
+            (O::Acknowledge, Some(Syndrome::ReceiverNotReady { timer })) => {
+                host.count(Counter::ReceivedRnr, 1);
+                if self.acknowledge_before(sequence, now, endpoint, host)? {
+                    self.wait_for_receiver(timer, now, endpoint, host)?;
+                }
+                Ok(())
+            }
+            (O::Acknowledge, Some(Syndrome::Nak(nak))) => {
+                if nak == Nak::SequenceError {
+                    host.count(Counter::ReceivedSequenceNak, 1);
+                }
+                if self.acknowledge_before(sequence, now, endpoint, host)? {
+                    self.refused(nak, endpoint, host)?;
+                }
+                Ok(())
+            }
+            (O::AtomicAcknowledge, Some(Syndrome::Ack { .. })) => {
+                if self.acknowledge_before(sequence, now, endpoint, host)? {
+                    let original = packet.header.original.unwrap_or(0);
+                    self.take_original(original, sequence, now, endpoint, host)?;
+                }
+                Ok(())
+            }
+            (
+                O::ReadResponseFirst
+                | O::ReadResponseMiddle
+                | O::ReadResponseLast
+                | O::ReadResponseOnly,
+                None | Some(Syndrome::Ack { .. }),
+            ) => {
+                if self.acknowledge_before(sequence, now, endpoint, host)? {
+                    self.take_data(packet, sequence, now, endpoint, host)?;
+                }
+                Ok(())
+            }
+            // Data that says that it is none.
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes all before `end` as executed. An answer to a later packet says so of all before it; but of a read
+    /// or an atomic whose data is missing, it says that the data was lost, and it is asked for again (an
+    /// implied NAK, IBTA 9.7.5.1.2). False if so.
+    fn acknowledge_before(
+        &mut self,
+        end: Sequence,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) -> Result<bool, Failed> {
+        let mut limit = end;
+        for entry in &self.queue {
+            let first = match entry.progress {
+                Progress::Started { first, .. } => first,
+                Progress::Done => continue,
+                Progress::Waiting | Progress::Failed(_) => break,
+            };
+            if first.distance(end) >= 0 {
+                break;
+            }
+            if entry.awaits_data() {
+                let missing = if first.distance(self.unanswered) > 0 {
+                    first
+                } else {
+                    self.unanswered
+                };
+                if missing.distance(end) < 0 {
+                    limit = missing;
+                }
+                break;
+            }
+        }
+        self.advance(limit, now, endpoint, host)?;
+        if limit == end {
+            return Ok(true);
+        }
+        host.count(Counter::ImpliedNak, 1);
+        self.lost(endpoint, host)?;
+        Ok(false)
+    }
+
+    /// All before `limit` is answered.
+    fn advance(
+        &mut self,
+        limit: Sequence,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) -> Result<(), Failed> {
+        let packets = limit.distance(self.unanswered);
+        if packets <= 0 {
+            return Ok(());
+        }
+        self.unanswered = limit;
+        self.window.progress(packets as u32, limit);
+        self.retries = 0;
+        self.not_ready_retries = 0;
+        self.gone_back = false;
+        self.again_at = None;
+        self.settle(endpoint, host)?;
+        let waiting = self.position().distance(self.unanswered) > 0;
+        self.answer_by = waiting.then(|| deadline(now, endpoint)).flatten();
+        Ok(())
+    }
+
+    /// The peer misses the oldest packet, or this side its answer.
+    fn lost(&mut self, endpoint: &Endpoint, host: &mut impl Host) -> Result<(), Failed> {
+        // A peer tells of a gap once; what comes until it is filled was on the way, or was duplicated there.
+        if self.gone_back || self.again_at.is_some() {
+            return Ok(());
+        }
+        self.retry(endpoint, host)?;
+        self.gone_back = true;
+        Ok(())
+    }
+
+    /// The oldest packet was refused.
+    fn refused(
+        &mut self,
+        nak: Nak,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) -> Result<(), Failed> {
+        Err(Failed(match nak {
+            Nak::SequenceError => return self.lost(endpoint, host),
+            Nak::InvalidRequest | Nak::InvalidRdRequest => CompletionStatus::RemoteInvalidRequest,
+            Nak::RemoteAccessError => CompletionStatus::RemoteAccess,
+            Nak::RemoteOperationalError => CompletionStatus::RemoteOperation,
+        }))
+    }
+
+    /// The peer has no receive for the oldest packet.
+    fn wait_for_receiver(
+        &mut self,
+        timer: u8,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) -> Result<(), Failed> {
+        const WITHOUT_END: u8 = 7;
+        if self.again_at.is_some() {
+            return Ok(());
+        }
+        let allowed = endpoint.attributes.rnr_retry;
+        if allowed != WITHOUT_END {
+            if self.not_ready_retries >= allowed {
+                host.count(Counter::RnrRetryExceeded, 1);
+                return Err(Failed(CompletionStatus::RnrRetryExceeded));
+            }
+            self.not_ready_retries += 1;
+        }
+        // It is an answer, if not the one that was hoped for.
+        self.retries = 0;
+        self.gone_back = false;
+        self.go_back();
+        self.again_at = Some(now + receiver_not_ready(timer));
+        Ok(())
+    }
+
+    /// Takes the data that is next.
+    fn take_data(
+        &mut self,
+        packet: &Packet<'_>,
+        sequence: Sequence,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) -> Result<(), Failed> {
+        let bad = Failed(CompletionStatus::BadResponse);
+        let entry = self
+            .queue
+            .front()
+            .filter(|entry| entry.is_read())
+            .ok_or(bad)?;
+        let Progress::Started { first, packets } = entry.progress else {
+            return Err(bad);
+        };
+        let Payload::Gathered(list) = &entry.request.payload else {
+            return Err(bad);
+        };
+        let place = sequence.distance(first).max(0) as u32;
+        let begin = place * endpoint.mtu();
+        let length = (entry.request.length - begin).min(endpoint.mtu());
+        let run_ends = place + 1 == packets || (place + 1).is_multiple_of(self.read_batch);
+        // Whether it is a first one is not looked at: that depends on which request it answers.
+        let ends = packet.header.bth.opcode.ends_message();
+        if ends != run_ends || packet.payload.len() != length as usize {
+            return Err(bad);
+        }
+        if length > 0 {
+            host.scatter(list, begin, packet.payload)
+                .map_err(|_| Failed(CompletionStatus::LocalProtection))?;
+        }
+        if run_ends {
+            self.fetched(sequence);
+        }
+        self.advance(sequence.next(), now, endpoint, host)
+    }
+
+    /// Takes what an atomic found.
+    fn take_original(
+        &mut self,
+        original: u64,
+        sequence: Sequence,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) -> Result<(), Failed> {
+        let bad = Failed(CompletionStatus::BadResponse);
+        let entry = self.queue.front().ok_or(bad)?;
+        let Payload::Gathered(list) = &entry.request.payload else {
+            return Err(bad);
+        };
+        if entry.is_read() || !entry.awaits_data() {
+            return Err(bad);
+        }
+        host.scatter(list, 0, &original.to_ne_bytes())
+            .map_err(|_| Failed(CompletionStatus::LocalProtection))?;
+        self.fetched(sequence);
+        self.advance(sequence.next(), now, endpoint, host)
+    }
+
+    /// The last data of a request came, which may be a request that was not repeated yet.
+    fn fetched(&mut self, sequence: Sequence) {
+        if self.position().distance(sequence) > 0 {
+            self.fetches_sent = self.fetches_sent.saturating_sub(1);
+        }
+    }
+}

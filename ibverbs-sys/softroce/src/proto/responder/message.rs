@@ -1,0 +1,289 @@
+use crate::proto::endpoint::Endpoint;
+use crate::proto::{
+    AccessFlags, Completion, CompletionStatus, Host, LocalFault, ReceiveRequest, Remote,
+    RemoteFault, Work,
+};
+use crate::wire::Packet;
+
+/// The longest message that a peer may announce (IBTA 9.7.2).
+pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
+
+/// Why a packet of a message is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// There is no receive for it. Nothing has changed.
+    NotReady,
+    /// It is not what may come now, or not as long, or not allowed at all.
+    Invalid,
+    /// It may not use the memory.
+    Access,
+    /// The receive cannot take it, which its completion tells.
+    Receive(CompletionStatus),
+}
+
+impl From<RemoteFault> for Refusal {
+    fn from(fault: RemoteFault) -> Self {
+        match fault {
+            RemoteFault::Access => Self::Access,
+            RemoteFault::Invalid => Self::Invalid,
+        }
+    }
+}
+
+/// The message of sends or writes that is coming in, packet by packet.
+#[derive(Debug, Default)]
+pub(super) struct Message {
+    progress: Progress,
+    /// The receive that it spends.
+    receive: Option<Receive>,
+}
+
+#[derive(Debug)]
+struct Receive {
+    request: ReceiveRequest,
+    xrc_srq: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Progress {
+    /// Between messages.
+    #[default]
+    None,
+    Send {
+        received: u32,
+    },
+    Write {
+        remote: Remote,
+        length: u32,
+        written: u32,
+    },
+}
+
+impl Message {
+    /// Some of it came, and more has to.
+    pub(super) fn is_under_way(&self) -> bool {
+        !matches!(self.progress, Progress::None)
+    }
+
+    /// Takes the next packet of a send or a write. True if that was the last.
+    pub(super) fn accept(
+        &mut self,
+        endpoint: &Endpoint,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<bool, Refusal> {
+        let opcode = packet.header.bth.opcode;
+        if opcode.starts_message() == self.is_under_way() {
+            return Err(Refusal::Invalid);
+        }
+        // The first and the middle ones are full; only a message without bytes has an empty one (IBTA 9.7.4.1.6).
+        let length = packet.payload.len() as u32;
+        let right = match (opcode.starts_message(), opcode.ends_message()) {
+            (_, false) => length == endpoint.mtu(),
+            (true, true) => length <= endpoint.mtu(),
+            (false, true) => length <= endpoint.mtu() && length > 0,
+        };
+        if !right {
+            return Err(Refusal::Invalid);
+        }
+        match self.progress {
+            Progress::None if opcode.is_send() => self.send(0, endpoint, packet, host)?,
+            Progress::Send { received } if opcode.is_send() => {
+                self.send(received, endpoint, packet, host)?;
+            }
+            Progress::None if opcode.is_write() => {
+                let (remote, length) = announced(endpoint, packet, host)?;
+                self.write(remote, length, 0, endpoint, packet, host)?;
+            }
+            Progress::Write {
+                remote,
+                length,
+                written,
+            } if opcode.is_write() => {
+                self.write(remote, length, written, endpoint, packet, host)?;
+            }
+            _ => return Err(Refusal::Invalid),
+        }
+        let ends = opcode.ends_message();
+        if ends {
+            self.progress = Progress::None;
+        }
+        Ok(ends)
+    }
+
+    fn send(
+        &mut self,
+        received: u32,
+        endpoint: &Endpoint,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
+        let header = &packet.header;
+        self.take_receive(endpoint, packet, host)?;
+        let Some(receive) = &self.receive else {
+            return Err(Refusal::NotReady);
+        };
+        let total = received + packet.payload.len() as u32;
+        self.progress = Progress::Send { received: total };
+        if u64::from(total) > receive.request.length || total > MAX_ANNOUNCED {
+            return Err(Refusal::Receive(CompletionStatus::LocalLength));
+        }
+        if !packet.payload.is_empty() {
+            host.scatter(&receive.request.segments, received, packet.payload)
+                .map_err(local)?;
+        }
+        if let Some(key) = header.invalidate {
+            host.invalidate_remote(key)?;
+        }
+        if header.bth.opcode.ends_message() {
+            self.complete(Work::Receive, total, packet, host);
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        remote: Remote,
+        length: u32,
+        written: u32,
+        endpoint: &Endpoint,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
+        let opcode = packet.header.bth.opcode;
+        // Never more than 2^31 and a packet.
+        let total = written + packet.payload.len() as u32;
+        let right = if opcode.ends_message() {
+            total == length
+        } else {
+            total < length
+        };
+        if !right {
+            return Err(Refusal::Invalid);
+        }
+        let immediate = packet.header.immediate.is_some();
+        if immediate {
+            self.take_receive(endpoint, packet, host)?;
+        }
+        self.progress = Progress::Write {
+            remote,
+            length,
+            written: total,
+        };
+        if !packet.payload.is_empty() {
+            let address = remote.address.checked_add(u64::from(written));
+            let address = address.ok_or(Refusal::Access)?;
+            host.write_remote(remote.key, address, packet.payload)?;
+        }
+        if immediate {
+            self.complete(Work::ReceiveWithImmediate, total, packet, host);
+        }
+        Ok(())
+    }
+
+    /// Has a receive for the message: that of its earlier packets, or a new one.
+    fn take_receive(
+        &mut self,
+        endpoint: &Endpoint,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
+        if self.receive.is_some() {
+            return Ok(());
+        }
+        let xrc_srq = packet.header.xrc_srq;
+        if endpoint.is_reliable() && xrc_srq.is_some_and(|number| !host.has_xrc_srq(number)) {
+            return Err(Refusal::Invalid);
+        }
+        let request = host.next_receive(xrc_srq).ok_or(Refusal::NotReady)?;
+        self.receive = Some(Receive { request, xrc_srq });
+        Ok(())
+    }
+
+    fn complete(&mut self, work: Work, length: u32, packet: &Packet<'_>, host: &mut impl Host) {
+        let Some(receive) = self.receive.take() else {
+            return;
+        };
+        let completion = Completion {
+            length,
+            immediate: packet.header.immediate,
+            invalidated: packet.header.invalidate,
+            solicited: packet.header.bth.solicited,
+            ..receive.completion(CompletionStatus::Success, work)
+        };
+        host.complete_receive(completion, receive.xrc_srq);
+    }
+
+    /// Drops what came of the message. Its receive is for the next one.
+    pub(super) fn drop_packets(&mut self) {
+        self.progress = Progress::None;
+    }
+
+    /// Ends the message, and its receive with an error.
+    pub(super) fn abort(&mut self, status: CompletionStatus, host: &mut impl Host) {
+        self.progress = Progress::None;
+        if let Some(receive) = self.receive.take() {
+            // Which of the two it would have become cannot be known in the middle of a send.
+            let completion = receive.completion(status, Work::Receive);
+            host.complete_receive(completion, receive.xrc_srq);
+        }
+    }
+}
+
+impl Receive {
+    fn completion(&self, status: CompletionStatus, work: Work) -> Completion {
+        failed_receive(&self.request, status, work)
+    }
+}
+
+/// A completion of `request` with nothing in it.
+pub(in crate::proto) fn failed_receive(
+    request: &ReceiveRequest,
+    status: CompletionStatus,
+    work: Work,
+) -> Completion {
+    Completion {
+        id: request.id,
+        status,
+        work,
+        length: 0,
+        immediate: None,
+        invalidated: None,
+        source: 0,
+        route: false,
+        solicited: false,
+    }
+}
+
+/// Where a write goes, if the peer may write there.
+fn announced(
+    endpoint: &Endpoint,
+    packet: &Packet<'_>,
+    host: &impl Host,
+) -> Result<(Remote, u32), Refusal> {
+    let reth = packet.header.reth.ok_or(Refusal::Invalid)?;
+    if !endpoint
+        .attributes
+        .access
+        .contains(AccessFlags::REMOTE_WRITE)
+        || reth.length > MAX_ANNOUNCED
+    {
+        return Err(Refusal::Invalid);
+    }
+    host.check_remote(
+        reth.key,
+        reth.address,
+        reth.length,
+        AccessFlags::REMOTE_WRITE,
+    )?;
+    let remote = Remote {
+        address: reth.address,
+        key: reth.key,
+    };
+    Ok((remote, reth.length))
+}
+
+/// What becomes of a receive whose memory cannot be used.
+pub(super) fn local(_: LocalFault) -> Refusal {
+    Refusal::Receive(CompletionStatus::LocalProtection)
+}

@@ -1,0 +1,421 @@
+//! The receiving half: takes requests in the order of their numbers, and answers them.
+//!
+//! Answers are flags and cursors, not a queue: what is acknowledged is always all that was executed, so one
+//! acknowledgement serves any number of packets; responses to reads are made when they go, from the ring of
+//! those that are remembered anyway. A peer cannot make this side keep anything by sending.
+
+mod message;
+mod resources;
+mod unreliable;
+
+use std::time::Duration;
+
+pub(super) use message::failed_receive;
+use message::{MAX_ANNOUNCED, Message, Refusal};
+use resources::{Fetch, Resource, Resources};
+
+use super::endpoint::Endpoint;
+use super::timer::Pacer;
+use super::{
+    AccessFlags, CompletionStatus, Counter, Event, Host, Remote, RemoteFault, Sequence, Time,
+};
+use crate::wire::{Aeth, Header, Nak, Operation, Packet, Syndrome};
+
+/// The time that a packet has of a response that is longer than a window.
+const RESPONSE_INTERVAL: Duration = Duration::from_micros(1);
+
+#[derive(Debug, Default)]
+pub(super) struct Responder {
+    /// The number of the next new packet.
+    expected: Sequence,
+    /// Messages that were executed, modulo 2^24.
+    message_sequence: u32,
+    message: Message,
+    /// An unreliable message lost a packet, and its others are dropped.
+    skipping: bool,
+    resources: Resources,
+    /// The peer shall be told how far its requests were executed.
+    acknowledge: bool,
+    /// The peer shall be told that the expected packet did not come, or cannot be taken now.
+    refusal: Option<Syndrome>,
+    /// The peer was told so: once until the packet comes (IBTA 9.7.4.1.2, 9.7.5.2.8).
+    refused: bool,
+    end: Option<End>,
+    /// What the peer is told after the end.
+    farewell: Option<(Nak, Sequence)>,
+    pacer: Pacer,
+}
+
+/// A request that the connection does not survive. The answers to those before it go first, so that the peer
+/// knows which one it was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    nak: Nak,
+    sequence: Sequence,
+    /// How the receive ends that the message has taken, if any.
+    status: CompletionStatus,
+    /// No completion tells it.
+    event: Option<Event>,
+}
+
+impl Responder {
+    /// A responder that expects the packet `sequence` first.
+    pub(super) fn new(sequence: Sequence) -> Self {
+        Self {
+            expected: sequence,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn expected(&self) -> Sequence {
+        self.expected
+    }
+
+    /// Takes a request of a reliable service.
+    pub(super) fn receive(
+        &mut self,
+        endpoint: &Endpoint,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) {
+        if self.end.is_some() {
+            return;
+        }
+        let sequence = Sequence::new(packet.header.bth.sequence);
+        let distance = sequence.distance(self.expected);
+        if distance > 0 {
+            host.count(Counter::OutOfSequenceRequest, 1);
+            if !self.refused {
+                self.refused = true;
+                self.refusal = Some(Syndrome::Nak(Nak::SequenceError));
+            }
+            return;
+        }
+        if distance < 0 {
+            host.count(Counter::DuplicateRequest, 1);
+            self.repeat(sequence, endpoint, packet);
+            return;
+        }
+
+        self.refused = false;
+        self.refusal = None;
+        let opcode = packet.header.bth.opcode;
+        let done = if opcode.is_send() || opcode.is_write() {
+            self.message.accept(endpoint, packet, host).map(|ends| {
+                self.message_sequence += u32::from(ends);
+                self.expected = sequence.next();
+                self.acknowledge |= packet.header.bth.acknowledge;
+            })
+        } else if self.message.is_under_way() {
+            Err(Refusal::Invalid)
+        } else if opcode.is_atomic() {
+            self.atomic(sequence, endpoint, packet, host)
+        } else {
+            self.read(sequence, endpoint, packet, host)
+        };
+        if let Err(refusal) = done {
+            self.refuse(refusal, endpoint, host);
+        }
+    }
+
+    fn read(
+        &mut self,
+        sequence: Sequence,
+        endpoint: &Endpoint,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
+        let attributes = &endpoint.attributes;
+        let reth = packet.header.reth.ok_or(Refusal::Invalid)?;
+        let packets = endpoint.packets(reth.length);
+        let capacity = usize::from(attributes.max_accepted);
+        // More numbers than half of all could not be told from those before.
+        if !attributes.access.contains(AccessFlags::REMOTE_READ)
+            || reth.length > MAX_ANNOUNCED
+            || packets >= 1 << 23
+            || !self.resources.has_room(capacity)
+        {
+            return Err(Refusal::Invalid);
+        }
+        host.check_remote(
+            reth.key,
+            reth.address,
+            reth.length,
+            AccessFlags::REMOTE_READ,
+        )?;
+        self.message_sequence += 1;
+        let remote = Remote {
+            address: reth.address,
+            key: reth.key,
+        };
+        let work = Fetch::Read {
+            remote,
+            length: reth.length,
+            packets,
+        };
+        let resource = Resource::new(sequence, work, self.message_sequence);
+        self.resources.push(resource, capacity);
+        self.expected = sequence + packets;
+        Ok(())
+    }
+
+    fn atomic(
+        &mut self,
+        sequence: Sequence,
+        endpoint: &Endpoint,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
+        let attributes = &endpoint.attributes;
+        let request = packet.header.atomic.ok_or(Refusal::Invalid)?;
+        let capacity = usize::from(attributes.max_accepted);
+        if !attributes.access.contains(AccessFlags::REMOTE_ATOMIC)
+            || !request.address.is_multiple_of(8)
+            || !self.resources.has_room(capacity)
+        {
+            return Err(Refusal::Invalid);
+        }
+        let original = if packet.header.bth.opcode.operation == Operation::CompareSwap {
+            host.compare_swap(
+                request.key,
+                request.address,
+                request.compare,
+                request.swap_or_add,
+            )?
+        } else {
+            host.fetch_add(request.key, request.address, request.swap_or_add)?
+        };
+        self.message_sequence += 1;
+        let work = Fetch::Atomic { original };
+        let resource = Resource::new(sequence, work, self.message_sequence);
+        self.resources.push(resource, capacity);
+        self.expected = sequence.next();
+        Ok(())
+    }
+
+    /// Answers a request again that was executed (IBTA 9.7.4.1.2, 9.7.5.1.2): writes and sends are acknowledged
+    /// and not done again, reads are, of atomics the result is remembered. What is not remembered has no answer.
+    fn repeat(&mut self, sequence: Sequence, endpoint: &Endpoint, packet: &Packet<'_>) {
+        let opcode = packet.header.bth.opcode;
+        if opcode.is_send() || opcode.is_write() {
+            self.acknowledge = true;
+            return;
+        }
+        let Some(resource) = self.resources.find(sequence) else {
+            return;
+        };
+        match resource.work {
+            Fetch::Atomic { .. } if opcode.is_atomic() => self.resources.repeat(sequence, 1),
+            Fetch::Read { remote, length, .. } if !opcode.is_atomic() => {
+                let Some(reth) = packet.header.reth else {
+                    return;
+                };
+                let skipped = sequence.distance(resource.first).max(0) as u32 * endpoint.mtu();
+                // All the rest, or some whole packets of it: so the response's packets are the same ones.
+                let rest = length.saturating_sub(skipped);
+                let whole = reth.length < rest && reth.length.is_multiple_of(endpoint.mtu());
+                let within = reth.key == remote.key
+                    && reth.address == remote.address.wrapping_add(u64::from(skipped))
+                    && (reth.length == rest || whole && reth.length > 0);
+                if within {
+                    let packets = endpoint.packets(reth.length);
+                    self.resources.repeat(sequence, packets);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes what the peer is told of the packet that is expected.
+    fn refuse(&mut self, refusal: Refusal, endpoint: &Endpoint, host: &mut impl Host) {
+        let (nak, status, event) = match refusal {
+            Refusal::NotReady => {
+                host.count(Counter::SentRnr, 1);
+                self.refused = true;
+                self.refusal = Some(Syndrome::ReceiverNotReady {
+                    timer: endpoint.attributes.min_rnr_timer,
+                });
+                return;
+            }
+            Refusal::Invalid => {
+                host.count(Counter::RemoteInvalidRequests, 1);
+                let status = CompletionStatus::RemoteInvalidRequest;
+                (Nak::InvalidRequest, status, Some(Event::InvalidRequest))
+            }
+            Refusal::Access => {
+                host.count(Counter::RemoteAccessErrors, 1);
+                let status = CompletionStatus::RemoteAccess;
+                (Nak::RemoteAccessError, status, Some(Event::AccessViolation))
+            }
+            // The completion of the receive tells it (IBTA 9.9.3, class C).
+            Refusal::Receive(status @ CompletionStatus::LocalLength) => {
+                (Nak::InvalidRequest, status, None)
+            }
+            Refusal::Receive(status) => (Nak::RemoteOperationalError, status, None),
+        };
+        self.end = Some(End {
+            nak,
+            sequence: self.expected,
+            status,
+            event,
+        });
+    }
+
+    /// The end, once all before it is answered.
+    pub(super) fn due_end(&self) -> Option<End> {
+        self.end.filter(|_| self.resources.is_idle())
+    }
+
+    /// Ends: all that is left to say is why.
+    pub(super) fn finish(&mut self, end: End, host: &mut impl Host) {
+        self.message.abort(end.status, host);
+        if let Some(event) = end.event {
+            host.raise(event);
+        }
+        *self = Self {
+            farewell: Some((end.nak, end.sequence)),
+            ..Self::new(self.expected)
+        };
+    }
+
+    /// Ends the receive that a message has taken.
+    pub(super) fn flush(&mut self, host: &mut impl Host) {
+        self.message.abort(CompletionStatus::Flushed, host);
+        *self = Self {
+            farewell: self.farewell,
+            ..Self::new(self.expected)
+        };
+    }
+
+    /// Appends the next answer to `out`. They go in the order of their numbers, because one that is missing
+    /// before another is taken as lost by the peer.
+    pub(super) fn poll_transmit(
+        &mut self,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if !self.resources.is_idle() {
+            return self.transmit_response(now, endpoint, host, out);
+        }
+        let (syndrome, sequence) = if self.end.is_some() {
+            return false;
+        } else if let Some(syndrome) = self.refusal.take() {
+            (syndrome, self.expected)
+        } else if self.acknowledge {
+            (Syndrome::Ack { credits: 31 }, self.expected + 0xff_ffff)
+        } else {
+            return false;
+        };
+        // A NAK, too, says that all before it was executed.
+        self.acknowledge = false;
+        let mut header = endpoint.header(Operation::Acknowledge, sequence);
+        header.aeth = Some(aeth(syndrome, self.message_sequence));
+        header.emit(out);
+        true
+    }
+
+    /// Appends the NAK that a queue pair in error still owes.
+    pub(super) fn transmit_farewell(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> bool {
+        let Some((nak, sequence)) = self.farewell.take() else {
+            return false;
+        };
+        let mut header = endpoint.header(Operation::Acknowledge, sequence);
+        header.aeth = Some(aeth(Syndrome::Nak(nak), self.message_sequence));
+        header.emit(out);
+        true
+    }
+
+    fn transmit_response(
+        &mut self,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        use Operation as O;
+        let Some((resource, answer)) = self.resources.next() else {
+            return false;
+        };
+        let window = endpoint.attributes.window;
+        // A requester of this crate never asks for so much at once.
+        if answer.turn > window && !self.pacer.take(now, window / 2, RESPONSE_INTERVAL) {
+            return false;
+        }
+        let sequence = resource.first + answer.packet;
+        let aeth = aeth(Syndrome::Ack { credits: 31 }, resource.message_sequence);
+        let (remote, length) = match resource.work {
+            Fetch::Atomic { original } => {
+                let mut header = endpoint.header(O::AtomicAcknowledge, sequence);
+                header.aeth = Some(aeth);
+                header.original = Some(original);
+                header.emit(out);
+                self.resources.advance();
+                return true;
+            }
+            Fetch::Read { remote, length, .. } => (remote, length),
+        };
+        let operation = match (answer.first, answer.last) {
+            (true, true) => O::ReadResponseOnly,
+            (true, false) => O::ReadResponseFirst,
+            (false, false) => O::ReadResponseMiddle,
+            (false, true) => O::ReadResponseLast,
+        };
+        let mut header = endpoint.header(operation, sequence);
+        header.aeth = header.bth.opcode.has_aeth().then_some(aeth);
+        let begin = answer.packet * endpoint.mtu();
+        let length = (length - begin).min(endpoint.mtu());
+        let before = out.len();
+        match write_data(header, remote, begin, length as usize, host, out) {
+            Ok(()) => {
+                self.resources.advance();
+                true
+            }
+            // The region is gone since the request was accepted.
+            Err(fault) => {
+                out.truncate(before);
+                self.resources.clear();
+                self.refuse(fault.into(), endpoint, host);
+                if let Some(end) = &mut self.end {
+                    end.sequence = sequence;
+                }
+                false
+            }
+        }
+    }
+
+    /// When the next packet of a long response is due.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.pacer.again().filter(|_| !self.resources.is_idle())
+    }
+}
+
+fn aeth(syndrome: Syndrome, message_sequence: u32) -> Aeth {
+    Aeth {
+        syndrome,
+        message_sequence: message_sequence & 0xff_ffff,
+    }
+}
+
+/// Appends the headers, and bytes that the peer may read.
+fn write_data(
+    mut header: Header,
+    remote: Remote,
+    begin: u32,
+    length: usize,
+    host: &impl Host,
+    out: &mut Vec<u8>,
+) -> Result<(), RemoteFault> {
+    header.bth.pad = Header::pad_for(length);
+    header.emit(out);
+    let start = out.len();
+    if length > 0 {
+        out.resize(start + length, 0);
+        let address = remote.address.checked_add(u64::from(begin));
+        let address = address.ok_or(RemoteFault::Access)?;
+        host.read_remote(remote.key, address, &mut out[start..])?;
+    }
+    out.resize(start + length + usize::from(header.bth.pad), 0);
+    Ok(())
+}

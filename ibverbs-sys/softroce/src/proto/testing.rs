@@ -1,0 +1,592 @@
+//! Two queue pairs, the machines that they are in, and a wire between them that a test can cut.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use smallvec::smallvec;
+
+use super::{
+    AccessFlags, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host,
+    LocalFault, Memory, Mtu, Path, Payload, QueuePair, ReceiveRequest, Remote, RemoteFault,
+    Segment, SendOperation, SendRequest, Sequence, Service, State, Time, WindowBinding,
+};
+use crate::wire::{Header, Packet};
+
+/// Memory, receives, and a record of all that happened.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    regions: RefCell<Vec<Region>>,
+    pub(crate) receives: VecDeque<ReceiveRequest>,
+    pub(crate) xrc_receives: BTreeMap<u32, VecDeque<ReceiveRequest>>,
+    pub(crate) sends: Vec<Completion>,
+    pub(crate) received: Vec<(Completion, Option<u32>)>,
+    pub(crate) events: Vec<Event>,
+    counts: [u64; Counter::COUNT],
+}
+
+#[derive(Debug)]
+struct Region {
+    base: u64,
+    access: AccessFlags,
+    bytes: Vec<u8>,
+    valid: bool,
+    window: Option<u32>,
+}
+
+/// Where the first region lies; each has its own terabyte.
+const BASE: u64 = 1 << 40;
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            regions: RefCell::default(),
+            receives: VecDeque::new(),
+            xrc_receives: BTreeMap::new(),
+            sends: Vec::new(),
+            received: Vec::new(),
+            events: Vec::new(),
+            counts: [0; Counter::COUNT],
+        }
+    }
+}
+
+impl Machine {
+    /// A region of all rights that has these bytes; its key.
+    pub(crate) fn register(&mut self, bytes: Vec<u8>) -> u32 {
+        self.register_for(
+            bytes,
+            AccessFlags::LOCAL_WRITE
+                | AccessFlags::REMOTE_WRITE
+                | AccessFlags::REMOTE_READ
+                | AccessFlags::REMOTE_ATOMIC,
+        )
+    }
+
+    pub(crate) fn register_for(&mut self, bytes: Vec<u8>, access: AccessFlags) -> u32 {
+        let mut regions = self.regions.borrow_mut();
+        let key = regions.len() as u32 + 1;
+        regions.push(Region {
+            base: BASE * u64::from(key),
+            access,
+            bytes,
+            valid: true,
+            window: None,
+        });
+        key
+    }
+
+    /// A memory window that is bound nowhere.
+    pub(crate) fn window(&mut self) -> u32 {
+        let key = self.register_for(Vec::new(), AccessFlags::empty());
+        self.regions.borrow_mut()[key as usize - 1].valid = false;
+        key
+    }
+
+    pub(crate) fn deregister(&mut self, key: u32) {
+        self.regions.borrow_mut()[key as usize - 1].valid = false;
+    }
+
+    pub(crate) fn is_valid(&self, key: u32) -> bool {
+        self.regions.borrow()[key as usize - 1].valid
+    }
+
+    pub(crate) fn bytes(&self, key: u32) -> Vec<u8> {
+        self.regions.borrow()[key as usize - 1].bytes.clone()
+    }
+
+    /// Bytes `offset` and following of a region, as its owner names them.
+    pub(crate) fn segment(&self, key: u32, offset: u64, length: u32) -> Segment {
+        Segment {
+            address: BASE * u64::from(key) + offset,
+            length,
+            key,
+        }
+    }
+
+    /// Byte `offset` of a region, as a peer names it.
+    pub(crate) fn remote(&self, key: u32, offset: u64) -> Remote {
+        Remote {
+            address: BASE * u64::from(key) + offset,
+            key,
+        }
+    }
+
+    /// Posts a receive into the whole of a new region; its key.
+    pub(crate) fn post_receive(&mut self, id: u64, length: u32) -> u32 {
+        let (key, request) = self.receive_request(id, length);
+        self.receives.push_back(request);
+        key
+    }
+
+    pub(crate) fn receive_request(&mut self, id: u64, length: u32) -> (u32, ReceiveRequest) {
+        let key = self.register_for(vec![0; length as usize], AccessFlags::LOCAL_WRITE);
+        let request = ReceiveRequest {
+            id,
+            segments: smallvec![self.segment(key, 0, length)],
+            length: length.into(),
+        };
+        (key, request)
+    }
+
+    pub(crate) fn counted(&self, counter: Counter) -> u64 {
+        self.counts[counter as usize]
+    }
+
+    /// The numbers and ends of the sends.
+    pub(crate) fn ends(&self) -> Vec<(u64, CompletionStatus)> {
+        self.sends.iter().map(|c| (c.id, c.status)).collect()
+    }
+
+    /// The numbers and ends of the receives.
+    pub(crate) fn receive_ends(&self) -> Vec<(u64, CompletionStatus)> {
+        let ends = self.received.iter();
+        ends.map(|(c, _)| (c.id, c.status)).collect()
+    }
+
+    fn with<T>(
+        &self,
+        key: u32,
+        address: u64,
+        length: usize,
+        access: AccessFlags,
+        work: impl FnOnce(&mut [u8]) -> T,
+    ) -> Option<T> {
+        let mut regions = self.regions.borrow_mut();
+        let index = (key as usize).checked_sub(1)?;
+        let region = regions.get(index)?;
+        if !region.valid || !region.access.contains(access) {
+            return None;
+        }
+        let mut offset = usize::try_from(address.checked_sub(region.base)?).ok()?;
+        let mut index = index;
+        if let Some(below) = region.window {
+            if offset.checked_add(length)? > region.bytes.len() {
+                return None;
+            }
+            let base = regions[below as usize - 1].base;
+            offset += usize::try_from(regions[index].base.checked_sub(base)?).ok()?;
+            index = below as usize - 1;
+        }
+        let end = offset.checked_add(length)?;
+        regions[index].bytes.get_mut(offset..end).map(work)
+    }
+
+    /// The parts of a message that lie in the pieces of `list`: address, key, and the part's place.
+    fn pieces(
+        list: &[Segment],
+        offset: u32,
+        length: usize,
+    ) -> Result<Vec<(u64, u32, usize, usize)>, LocalFault> {
+        let mut pieces = Vec::new();
+        let (mut skip, mut done) = (offset as usize, 0);
+        for segment in list {
+            let room = segment.length as usize;
+            if skip >= room {
+                skip -= room;
+                continue;
+            }
+            let part = (room - skip).min(length - done);
+            pieces.push((segment.address + skip as u64, segment.key, done, part));
+            done += part;
+            skip = 0;
+        }
+        if done < length {
+            return Err(LocalFault::Protection);
+        }
+        Ok(pieces)
+    }
+
+    fn atomic(
+        &self,
+        key: u32,
+        address: u64,
+        change: impl FnOnce(u64) -> u64,
+    ) -> Result<u64, RemoteFault> {
+        self.with(key, address, 8, AccessFlags::REMOTE_ATOMIC, |bytes| {
+            let before = u64::from_ne_bytes(bytes.try_into().expect("eight"));
+            bytes.copy_from_slice(&change(before).to_ne_bytes());
+            before
+        })
+        .ok_or(RemoteFault::Access)
+    }
+}
+
+impl Memory for Machine {
+    fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
+        for (address, key, begin, length) in Self::pieces(list, offset, out.len())? {
+            let part = &mut out[begin..begin + length];
+            self.with(key, address, length, AccessFlags::empty(), |bytes| {
+                part.copy_from_slice(bytes);
+            })
+            .ok_or(LocalFault::Protection)?;
+        }
+        Ok(())
+    }
+
+    fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault> {
+        for (address, key, begin, length) in Self::pieces(list, offset, data.len())? {
+            let part = &data[begin..begin + length];
+            self.with(key, address, length, AccessFlags::LOCAL_WRITE, |bytes| {
+                bytes.copy_from_slice(part);
+            })
+            .ok_or(LocalFault::Protection)?;
+        }
+        Ok(())
+    }
+
+    fn check_remote(
+        &self,
+        key: u32,
+        address: u64,
+        length: u32,
+        access: AccessFlags,
+    ) -> Result<(), RemoteFault> {
+        if length == 0 {
+            return Ok(());
+        }
+        self.with(key, address, length as usize, access, |_| ())
+            .ok_or(RemoteFault::Access)
+    }
+
+    fn read_remote(&self, key: u32, address: u64, out: &mut [u8]) -> Result<(), RemoteFault> {
+        self.with(key, address, out.len(), AccessFlags::REMOTE_READ, |bytes| {
+            out.copy_from_slice(bytes);
+        })
+        .ok_or(RemoteFault::Access)
+    }
+
+    fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault> {
+        self.with(
+            key,
+            address,
+            data.len(),
+            AccessFlags::REMOTE_WRITE,
+            |bytes| {
+                bytes.copy_from_slice(data);
+            },
+        )
+        .ok_or(RemoteFault::Access)
+    }
+
+    fn compare_swap(
+        &self,
+        key: u32,
+        address: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, RemoteFault> {
+        self.atomic(
+            key,
+            address,
+            |before| {
+                if before == compare { swap } else { before }
+            },
+        )
+    }
+
+    fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault> {
+        self.atomic(key, address, |before| before.wrapping_add(add))
+    }
+
+    fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault> {
+        let mut regions = self.regions.borrow_mut();
+        let below = regions
+            .get((binding.region as usize).wrapping_sub(1))
+            .filter(|region| region.valid)
+            .is_some();
+        let index = (binding.window as usize).wrapping_sub(1);
+        match regions.get_mut(index) {
+            Some(window) if below && !window.valid => {
+                *window = Region {
+                    base: binding.address,
+                    access: binding.access,
+                    bytes: vec![0; binding.length as usize],
+                    valid: true,
+                    window: Some(binding.region),
+                };
+                Ok(())
+            }
+            _ => Err(LocalFault::Bind),
+        }
+    }
+
+    fn invalidate(&self, key: u32) -> Result<(), LocalFault> {
+        self.invalidate_remote(key).map_err(|_| LocalFault::Bind)
+    }
+
+    fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault> {
+        let mut regions = self.regions.borrow_mut();
+        match regions.get_mut((key as usize).wrapping_sub(1)) {
+            Some(region) if region.valid => {
+                region.valid = false;
+                Ok(())
+            }
+            _ => Err(RemoteFault::Access),
+        }
+    }
+}
+
+impl Host for Machine {
+    fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest> {
+        match xrc_srq {
+            None => self.receives.pop_front(),
+            Some(number) => self.xrc_receives.get_mut(&number)?.pop_front(),
+        }
+    }
+
+    fn has_xrc_srq(&self, number: u32) -> bool {
+        self.xrc_receives.contains_key(&number)
+    }
+
+    fn complete_send(&mut self, completion: Completion) {
+        self.sends.push(completion);
+    }
+
+    fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>) {
+        self.received.push((completion, xrc_srq));
+    }
+
+    fn raise(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    fn count(&mut self, counter: Counter, by: u64) {
+        self.counts[counter as usize] += by;
+    }
+}
+
+/// A queue pair and its machine.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) queue_pair: QueuePair,
+    pub(crate) machine: Machine,
+    sent: usize,
+}
+
+/// Which of the two nodes sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum From {
+    A,
+    B,
+}
+
+/// What the wire does with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Deliver,
+    Drop,
+    Duplicate,
+}
+
+/// Two connected nodes.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) now: Time,
+    pub(crate) a: Node,
+    pub(crate) b: Node,
+}
+
+/// The attributes of a connection between nodes 1 and 2.
+pub(crate) fn attributes(destination: u32) -> Attributes {
+    Attributes {
+        destination,
+        path: Some(path()),
+        path_mtu: Mtu::Mtu256,
+        queue_key: 0x1234,
+        send_sequence: Sequence::new(0xff_fff0 + destination),
+        receive_sequence: Sequence::new(0xff_fff0 + 3 - destination),
+        ack_timeout: Some(Duration::from_millis(1)),
+        retry_count: 7,
+        rnr_retry: 7,
+        min_rnr_timer: 1,
+        max_initiated: 4,
+        max_accepted: 4,
+        access: AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC,
+        ..Attributes::default()
+    }
+}
+
+pub(crate) fn path() -> Path {
+    Path {
+        source: 0,
+        destination: Ipv6Addr::LOCALHOST,
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    }
+}
+
+pub(crate) fn arrival() -> Arrival {
+    Arrival {
+        local: 0,
+        source: Ipv6Addr::LOCALHOST,
+        destination: Ipv6Addr::LOCALHOST,
+        route: std::array::from_fn(|byte| byte as u8),
+    }
+}
+
+/// A signaled request of gathered bytes.
+pub(crate) fn request(id: u64, operation: SendOperation, list: &[Segment]) -> SendRequest {
+    SendRequest {
+        id,
+        operation,
+        payload: Payload::Gathered(list.into()),
+        length: list.iter().map(|segment| segment.length).sum(),
+        xrc_srq: None,
+        signaled: true,
+        solicited: false,
+        fence: false,
+    }
+}
+
+/// A send.
+pub(crate) fn send() -> SendOperation {
+    SendOperation::Send {
+        immediate: None,
+        invalidate: None,
+    }
+}
+
+/// Bytes of which no two parts are the same.
+pub(crate) fn pattern(length: usize) -> Vec<u8> {
+    (0..length as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect()
+}
+
+impl Node {
+    pub(crate) fn new(number: u32, service: Service) -> Self {
+        Self {
+            queue_pair: QueuePair::new(number, service),
+            machine: Machine::default(),
+            sent: 0,
+        }
+    }
+
+    /// A node in ready to receive.
+    pub(crate) fn ready_to_receive(number: u32, service: Service) -> Self {
+        let mut node = Self::new(number, service);
+        *node.queue_pair.attributes_mut() = attributes(3 - number);
+        node.enter(State::Init);
+        node.enter(State::ReadyToReceive);
+        node
+    }
+
+    /// A node in ready to send.
+    pub(crate) fn ready_to_send(number: u32, service: Service) -> Self {
+        let mut node = Self::ready_to_receive(number, service);
+        node.enter(State::ReadyToSend);
+        node
+    }
+
+    pub(crate) fn enter(&mut self, state: State) {
+        let now = Time::default();
+        self.queue_pair.enter(state, now, &mut self.machine);
+    }
+
+    pub(crate) fn post(&mut self, request: SendRequest) {
+        self.queue_pair.post(request, &mut self.machine);
+    }
+
+    /// Posts a send of a new region that has these bytes.
+    pub(crate) fn post_send(&mut self, id: u64, bytes: Vec<u8>) {
+        let length = bytes.len() as u32;
+        let key = self.machine.register(bytes);
+        let list = [self.machine.segment(key, 0, length)];
+        self.post(request(id, send(), &list));
+    }
+
+    /// Takes the next packet.
+    pub(crate) fn transmit(&mut self, now: Time) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        let path = self
+            .queue_pair
+            .poll_transmit(now, &mut self.machine, &mut out);
+        assert_eq!(path.is_some(), !out.is_empty());
+        self.sent += out.len().min(1);
+        path.map(|_| out)
+    }
+
+    /// Takes all packets that may go.
+    pub(crate) fn transmit_all(&mut self, now: Time) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| self.transmit(now)).collect()
+    }
+
+    /// Hands in a packet.
+    pub(crate) fn receive(&mut self, now: Time, bytes: &[u8]) {
+        let packet = Packet::parse(bytes).expect("a packet");
+        self.queue_pair
+            .receive(now, &arrival(), &packet, &mut self.machine);
+    }
+
+    /// Hands in a packet made by hand.
+    pub(crate) fn receive_made(&mut self, header: Header, payload: &[u8]) {
+        let packet = Packet { header, payload };
+        self.queue_pair
+            .receive(Time::default(), &arrival(), &packet, &mut self.machine);
+    }
+}
+
+impl Pair {
+    /// Two nodes, 1 and 2, that are ready to send.
+    pub(crate) fn new(service: Service) -> Self {
+        Self::of(
+            Node::ready_to_send(1, service),
+            Node::ready_to_send(2, service),
+        )
+    }
+
+    pub(crate) fn of(a: Node, b: Node) -> Self {
+        Self {
+            now: Time::default(),
+            a,
+            b,
+        }
+    }
+
+    /// Delivers everything until nothing happens any more.
+    pub(crate) fn run(&mut self) {
+        self.run_with(|_, _| Fate::Deliver);
+    }
+
+    /// The same over a wire that decides over each packet.
+    pub(crate) fn run_with(&mut self, mut fate: impl FnMut(From, &Packet<'_>) -> Fate) {
+        for _ in 0..100_000 {
+            let moved = self.turn(From::A, &mut fate) | self.turn(From::B, &mut fate);
+            if moved {
+                continue;
+            }
+            let due = [&self.a, &self.b].map(|node| node.queue_pair.next_timeout());
+            let Some(due) = due.into_iter().flatten().min() else {
+                return;
+            };
+            self.now = self.now.max(due);
+            for node in [&mut self.a, &mut self.b] {
+                node.queue_pair.handle_timeout(self.now, &mut node.machine);
+            }
+        }
+        panic!("it does not end");
+    }
+
+    fn turn(&mut self, from: From, fate: &mut impl FnMut(From, &Packet<'_>) -> Fate) -> bool {
+        let (source, target) = match from {
+            From::A => (&mut self.a, &mut self.b),
+            From::B => (&mut self.b, &mut self.a),
+        };
+        let packets = source.transmit_all(self.now);
+        for bytes in &packets {
+            let packet = Packet::parse(bytes).expect("a packet");
+            let copies = match fate(from, &packet) {
+                Fate::Drop => 0,
+                Fate::Deliver => 1,
+                Fate::Duplicate => 2,
+            };
+            for _ in 0..copies {
+                target.receive(self.now, bytes);
+            }
+        }
+        !packets.is_empty()
+    }
+}

@@ -1,0 +1,80 @@
+use std::time::Duration;
+
+use super::Time;
+
+/// Units of ten microseconds, by the timer field of a receiver-not-ready NAK (IBTA 9.7.5.2.8, table 45).
+const RECEIVER_NOT_READY: [u32; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// How long the requester stays away that was told `code`.
+pub(super) fn receiver_not_ready(code: u8) -> Duration {
+    let units = RECEIVER_NOT_READY[usize::from(code & 31)];
+    Duration::from_micros(u64::from(units) * 10)
+}
+
+/// Divides packets that nothing holds back into bursts with pauses: those of services without
+/// acknowledgements, and long answers to a peer that asked for more than it may have on the way.
+/// Without it a large message would leave in one go, and most of it be lost in a socket's buffer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pacer {
+    left: u32,
+    again: Time,
+    /// A packet was held back.
+    paused: bool,
+}
+
+impl Pacer {
+    /// Whether a packet may go now, as one of a burst of `burst` packets each of which has `interval`.
+    pub(super) fn take(&mut self, now: Time, burst: u32, interval: Duration) -> bool {
+        if self.left == 0 {
+            self.paused = now < self.again;
+            if self.paused {
+                return false;
+            }
+            self.left = burst.max(1);
+            self.again = now + interval * self.left;
+        }
+        self.left -= 1;
+        true
+    }
+
+    /// When the next burst begins, if a packet waits for it.
+    pub(super) fn again(&self) -> Option<Time> {
+        self.paused.then_some(self.again)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Pacer, RECEIVER_NOT_READY, receiver_not_ready};
+    use crate::proto::Time;
+
+    #[test]
+    fn the_table_is_the_specification_s() {
+        assert_eq!(receiver_not_ready(0), Duration::from_micros(655_360));
+        assert_eq!(receiver_not_ready(1), Duration::from_micros(10));
+        assert_eq!(receiver_not_ready(14), Duration::from_micros(1_280));
+        assert_eq!(receiver_not_ready(31), Duration::from_micros(491_520));
+        assert_eq!(receiver_not_ready(33), receiver_not_ready(1));
+        assert!(RECEIVER_NOT_READY[1..].is_sorted());
+    }
+
+    #[test]
+    fn bursts_keep_to_their_rate() {
+        let mut pacer = Pacer::default();
+        let interval = Duration::from_micros(1);
+        let mut now = Time::from_nanos(0);
+        let mut sent = 0;
+        while now < Time::from_nanos(1_000_000) {
+            while pacer.take(now, 10, interval) {
+                sent += 1;
+            }
+            now = pacer.again().expect("the burst is over");
+        }
+        assert_eq!(sent, 1000);
+    }
+}

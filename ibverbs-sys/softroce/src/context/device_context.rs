@@ -131,3 +131,71 @@ impl Subject {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+    use super::*;
+
+    fn context() -> Arc<Context> {
+        let context = Context::new().unwrap();
+        let flags = fcntl_getfl(&*context).unwrap();
+        fcntl_setfl(&*context, flags | OFlags::NONBLOCK).unwrap();
+        context
+    }
+
+    fn element(address: usize) -> Arc<Element> {
+        let element = Element::new();
+        element.identify(address);
+        element
+    }
+
+    #[test]
+    fn what_happens_again_is_told_once_until_it_is_fetched() {
+        let (context, queue_pair) = (context(), element(64));
+        for _ in 0..1000 {
+            context.raise(ibv_event_type::IBV_EVENT_QP_ACCESS_ERR, &queue_pair);
+            context.raise(ibv_event_type::IBV_EVENT_COMM_EST, &queue_pair);
+        }
+        let kinds = [(); 2].map(|()| context.next_event().unwrap().kind);
+        assert_eq!(
+            kinds,
+            [
+                ibv_event_type::IBV_EVENT_QP_ACCESS_ERR,
+                ibv_event_type::IBV_EVENT_COMM_EST
+            ]
+        );
+        assert!(context.next_event().is_err());
+        context.acknowledge(64);
+        context.acknowledge(64);
+        context.withdraw(&queue_pair);
+    }
+
+    #[test]
+    fn a_port_that_goes_down_twice_comes_up_between() {
+        let context = context();
+        let (down, up) = (
+            ibv_event_type::IBV_EVENT_PORT_ERR,
+            ibv_event_type::IBV_EVENT_PORT_ACTIVE,
+        );
+        for kind in [down, up, down] {
+            context.raise_port(kind, 1);
+        }
+        for kind in [down, up, down] {
+            assert_eq!(context.next_event().unwrap().kind, kind);
+        }
+    }
+
+    #[test]
+    fn events_of_a_destroyed_object_are_not_told() {
+        let (context, gone, stays) = (context(), element(64), element(128));
+        context.raise(ibv_event_type::IBV_EVENT_QP_FATAL, &gone);
+        context.raise(ibv_event_type::IBV_EVENT_CQ_ERR, &stays);
+        context.withdraw(&gone);
+        context.raise(ibv_event_type::IBV_EVENT_QP_FATAL, &gone);
+        let event = context.next_event().unwrap();
+        assert!(matches!(&event.subject, Subject::Element(element) if element.address() == 128));
+        assert!(context.next_event().is_err());
+    }
+}

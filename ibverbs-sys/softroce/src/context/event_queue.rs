@@ -95,3 +95,160 @@ impl<T> AsFd for EventQueue<T> {
         self.descriptor.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+    use super::*;
+
+    type Queue = EventQueue<(u32, Arc<Element>)>;
+
+    fn of(event: &(u32, Arc<Element>)) -> Option<&Arc<Element>> {
+        Some(&event.1)
+    }
+
+    fn queue() -> Queue {
+        let queue = Queue::new().unwrap();
+        let flags = fcntl_getfl(&queue).unwrap();
+        fcntl_setfl(&queue, flags | OFlags::NONBLOCK).unwrap();
+        queue
+    }
+
+    fn push(queue: &Queue, number: u32, element: &Arc<Element>) {
+        queue.push(Some(element), (number, Arc::clone(element)), |_| false);
+    }
+
+    fn is_readable(queue: &Queue) -> bool {
+        let mut descriptors = [PollFd::new(queue, PollFlags::IN)];
+        poll(&mut descriptors, Some(&Timespec::default())).unwrap() == 1
+    }
+
+    #[test]
+    fn events_come_in_order_and_the_descriptor_tells_whether_there_are_any() {
+        let (queue, element) = (queue(), Element::new());
+        assert!(!is_readable(&queue));
+        assert_eq!(
+            queue.take(of).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        for number in 0..3 {
+            push(&queue, number, &element);
+        }
+        for number in 0..3 {
+            assert!(is_readable(&queue));
+            assert_eq!(queue.take(of).unwrap().0, number);
+        }
+        assert!(!is_readable(&queue));
+    }
+
+    #[test]
+    fn the_same_event_is_not_queued_twice_if_one_says_so() {
+        let (queue, element) = (queue(), Element::new());
+        for _ in 0..3 {
+            queue.push(Some(&element), (7, Arc::clone(&element)), |other| {
+                other.0 == 7
+            });
+        }
+        queue.take(of).unwrap();
+        assert!(queue.take(of).is_err());
+        queue.push(Some(&element), (7, Arc::clone(&element)), |other| {
+            other.0 == 7
+        });
+        assert!(
+            queue.take(of).is_ok(),
+            "one that was fetched does not count"
+        );
+    }
+
+    #[test]
+    fn a_withdrawal_takes_its_own_events_and_no_more_come() {
+        let (queue, gone, stays) = (queue(), Element::new(), Element::new());
+        push(&queue, 1, &gone);
+        push(&queue, 2, &stays);
+        push(&queue, 3, &gone);
+        queue.withdraw(&gone, of);
+        push(&queue, 4, &gone);
+        assert_eq!(queue.take(of).unwrap().0, 2);
+        assert!(queue.take(of).is_err());
+        assert!(
+            !is_readable(&queue),
+            "the counter went down with the events"
+        );
+    }
+
+    #[test]
+    fn a_withdrawal_waits_for_acknowledgements() {
+        let (queue, element) = (queue(), Element::new());
+        push(&queue, 1, &element);
+        push(&queue, 2, &element);
+        queue.take(of).unwrap();
+        queue.take(of).unwrap();
+        let done = Mutex::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                queue.withdraw(&element, of);
+                *done.lock() = true;
+            });
+            element.acknowledge(1);
+            thread::sleep(Duration::from_millis(20));
+            assert!(!*done.lock(), "one is still missing");
+            element.acknowledge(1);
+        });
+        assert!(*done.lock());
+    }
+
+    #[test]
+    fn one_of_many_waiting_threads_gets_each_event() {
+        const EVENTS: u32 = 300;
+        let (queue, element) = (Queue::new().unwrap(), Element::new());
+        let fetched = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..EVENTS / 3 {
+                        let number = queue.take(of).unwrap().0;
+                        fetched.lock().push(number);
+                    }
+                });
+            }
+            for number in 0..EVENTS {
+                push(&queue, number, &element);
+            }
+        });
+        let mut fetched = fetched.into_inner();
+        fetched.sort_unstable();
+        assert!(fetched.into_iter().eq(0..EVENTS));
+    }
+
+    /// Withdrawals and waiting threads at the same time leave neither an event nor a count behind.
+    #[test]
+    fn withdrawals_race_with_fetching() {
+        for _ in 0..200 {
+            let (queue, gone, stays) = (Queue::new().unwrap(), Element::new(), Element::new());
+            push(&queue, 1, &gone);
+            push(&queue, 2, &stays);
+            let first = thread::scope(|scope| {
+                let reader = scope.spawn(|| {
+                    let (number, element) = queue.take(of).unwrap();
+                    element.acknowledge(1);
+                    number
+                });
+                queue.withdraw(&gone, of);
+                reader.join().unwrap()
+            });
+            assert_eq!(
+                is_readable(&queue),
+                first == 1,
+                "what is left is the other event"
+            );
+            if first == 1 {
+                assert_eq!(queue.take(of).unwrap().0, 2);
+            }
+        }
+    }
+}

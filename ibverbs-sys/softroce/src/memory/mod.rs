@@ -7,6 +7,8 @@ mod mapping;
 mod region;
 mod registry;
 mod table;
+#[cfg(test)]
+mod tests;
 mod view;
 mod window;
 

@@ -54,3 +54,28 @@ impl Directory {
         self.queues.write().queues.remove(&number);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::{Context, ProtectionDomain};
+
+    #[test]
+    fn finds_queues_by_their_numbers_and_gives_numbers_again_late() {
+        let domain = ProtectionDomain::new(&Context::new().unwrap());
+        let directory = Directory::default();
+        let make = |number| SharedReceiveQueue::new(number, &domain, 1, 1, None);
+        let first = directory.insert(make).unwrap().number();
+        let second = directory.insert(make).unwrap().number();
+        assert_ne!(first, second);
+        assert_eq!(
+            directory.find(first).map(|queue| queue.number()),
+            Some(first)
+        );
+        directory.remove(first);
+        assert!(directory.find(first).is_none());
+        assert_ne!(directory.insert(make).unwrap().number(), first);
+        assert!(directory.insert(|_| Err(Refusal::Invalid)).is_err());
+        assert!(directory.find(0).is_none());
+    }
+}

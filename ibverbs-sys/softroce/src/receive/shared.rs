@@ -170,3 +170,116 @@ fn check_capacity(capacity: u32) -> Result<(), Refusal> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{OFlags, fcntl_setfl};
+
+    use super::*;
+    use crate::context::Context;
+    use crate::proto::GatherList;
+
+    fn domain() -> Arc<ProtectionDomain> {
+        let context = Context::new().unwrap();
+        fcntl_setfl(&*context, OFlags::NONBLOCK).unwrap();
+        ProtectionDomain::new(&context)
+    }
+
+    fn request(id: u64) -> ReceiveRequest {
+        ReceiveRequest {
+            id,
+            segments: GatherList::new(),
+            length: 0,
+        }
+    }
+
+    fn queue(capacity: u32) -> Arc<SharedReceiveQueue> {
+        SharedReceiveQueue::new(1, &domain(), capacity, 1, None).unwrap()
+    }
+
+    /// Whether the limit event was raised; acknowledges it.
+    fn was_reached(queue: &SharedReceiveQueue) -> bool {
+        let Ok(event) = queue.domain.context().next_event() else {
+            return false;
+        };
+        assert_eq!(event.kind, ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED);
+        queue.element.acknowledge(1);
+        true
+    }
+
+    #[test]
+    fn what_it_is_made_with_is_checked() {
+        let domain = domain();
+        let new = |capacity, segments| {
+            SharedReceiveQueue::new(1, &domain, capacity, segments, None).map(drop)
+        };
+        assert_eq!(new(0, 1), Err(Refusal::Invalid));
+        assert_eq!(new(limits::MAX_SRQ_WR + 1, 1), Err(Refusal::Invalid));
+        assert_eq!(new(1, limits::MAX_SRQ_SGE + 1), Err(Refusal::Invalid));
+        assert_eq!(new(limits::MAX_SRQ_WR, limits::MAX_SRQ_SGE), Ok(()));
+    }
+
+    #[test]
+    fn is_a_bounded_queue() {
+        let queue = queue(2);
+        queue.post(request(1)).unwrap();
+        queue.post(request(2)).unwrap();
+        assert_eq!(queue.post(request(3)), Err(Full));
+        assert_eq!(queue.take().map(|request| request.id), Some(1));
+        assert_eq!(queue.post(request(3)), Ok(()));
+    }
+
+    #[test]
+    fn the_limit_is_told_once_when_fewer_are_left() {
+        let queue = queue(8);
+        for id in 0..5 {
+            queue.post(request(id)).unwrap();
+        }
+        queue.modify(None, Some(3)).unwrap();
+        assert_eq!(queue.limit(), 3);
+        queue.take();
+        queue.take();
+        assert!(!was_reached(&queue), "three are not fewer than three");
+        queue.take();
+        assert!(was_reached(&queue));
+        assert_eq!(queue.limit(), 0, "no longer armed");
+        queue.take();
+        assert!(!was_reached(&queue));
+        queue.modify(None, Some(1)).unwrap();
+        queue.take();
+        assert!(was_reached(&queue));
+    }
+
+    #[test]
+    fn a_change_is_made_whole_or_not_at_all() {
+        let queue = queue(4);
+        for id in 0..3 {
+            queue.post(request(id)).unwrap();
+        }
+        queue.modify(None, Some(2)).unwrap();
+        assert_eq!(
+            queue.modify(Some(2), None),
+            Err(Refusal::Invalid),
+            "three are posted"
+        );
+        assert_eq!(queue.modify(Some(8), Some(9)), Err(Refusal::Invalid));
+        assert_eq!(queue.modify(Some(0), None), Err(Refusal::Invalid));
+        assert_eq!(
+            queue.modify(Some(limits::MAX_SRQ_WR + 1), None),
+            Err(Refusal::Invalid)
+        );
+        assert_eq!((queue.capacity(), queue.limit()), (4, 2));
+        assert_eq!(queue.modify(Some(3), Some(0)), Ok(()));
+        assert_eq!((queue.capacity(), queue.limit()), (3, 0));
+        assert_eq!(queue.post(request(3)), Err(Full));
+    }
+
+    #[test]
+    fn a_queue_in_use_is_not_closed() {
+        let queue = queue(4);
+        queue.usage().acquire().unwrap();
+        assert_eq!(queue.close(), Err(Refusal::Busy));
+        queue.usage().release();
+        assert_eq!(queue.close(), Ok(()));
+    }
+}

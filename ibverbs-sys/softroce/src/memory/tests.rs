@@ -1,0 +1,685 @@
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::thread;
+
+use super::{DeviceMemory, RegionAttributes, RegionChange, Registry, Span, View, WindowKind};
+use crate::context::{DomainId, Refusal};
+use crate::proto::{AccessFlags, LocalFault, Memory, RemoteFault, Segment, WindowBinding};
+
+const SIZE: u64 = 4096;
+/// Where requests find the region's first byte.
+const START: u64 = 0x1_0000;
+
+/// A region of a registry, in memory of its own.
+struct Fixture {
+    registry: Registry,
+    domain: DomainId,
+    memory: Arc<DeviceMemory>,
+    key: u32,
+}
+
+fn fixture(access: AccessFlags) -> Fixture {
+    let (registry, domain) = (Registry::new(), DomainId::unique());
+    let memory = registry.allocate(SIZE).unwrap();
+    let span = Span::device(&memory, 0, SIZE).unwrap();
+    let attributes = RegionAttributes {
+        domain,
+        span,
+        start: START,
+        access,
+    };
+    let key = registry.register(attributes).unwrap();
+    Fixture {
+        registry,
+        domain,
+        memory,
+        key,
+    }
+}
+
+impl Fixture {
+    fn view(&self) -> View<'_> {
+        self.registry.view(self.domain, 1)
+    }
+
+    fn bytes(&self, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        Span::device(&self.memory, 0, SIZE)
+            .unwrap()
+            .read(offset, &mut bytes)
+            .unwrap();
+        bytes
+    }
+
+    fn segment(&self, offset: u64, length: u32) -> Segment {
+        Segment {
+            address: START + offset,
+            length,
+            key: self.key,
+        }
+    }
+
+    fn window(&self, kind: WindowKind) -> u32 {
+        self.registry.allocate_window(self.domain, kind).unwrap()
+    }
+
+    /// Binding of a window to all of the region.
+    fn binding(&self, window: u32, access: AccessFlags) -> WindowBinding {
+        WindowBinding {
+            window,
+            key: next(window),
+            region: self.key,
+            address: START,
+            length: SIZE,
+            access,
+        }
+    }
+}
+
+/// The key with another tag.
+fn next(key: u32) -> u32 {
+    key & !0xff | u32::from((key as u8).wrapping_add(1))
+}
+
+const WRITABLE: AccessFlags = AccessFlags::LOCAL_WRITE;
+const BINDABLE: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::MW_BIND);
+const READ: AccessFlags = AccessFlags::REMOTE_READ;
+const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
+const ATOMIC: AccessFlags = AccessFlags::REMOTE_ATOMIC;
+
+#[test]
+fn messages_are_scattered_and_gathered_over_a_list() {
+    let all = fixture(WRITABLE);
+    let list = [
+        all.segment(0, 3),
+        all.segment(100, 0),
+        all.segment(10, 5),
+        all.segment(20, 100),
+    ];
+    let message: Vec<u8> = (1..=20).collect();
+    // In two parts, as two packets would.
+    all.view().scatter(&list, 0, &message[..6]).unwrap();
+    all.view().scatter(&list, 6, &message[6..]).unwrap();
+    assert_eq!(all.bytes(0, 4), [1, 2, 3, 0]);
+    assert_eq!(all.bytes(10, 6), [4, 5, 6, 7, 8, 0]);
+    assert_eq!(
+        all.bytes(20, 13),
+        [9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 0]
+    );
+    for cut in 0..=20 {
+        let mut back = [0; 20];
+        let (front, rest) = back.split_at_mut(cut);
+        all.view().gather(&list, 0, front).unwrap();
+        all.view().gather(&list, cut as u32, rest).unwrap();
+        assert_eq!(back[..], message);
+    }
+}
+
+#[test]
+fn local_access_is_checked() {
+    let all = fixture(AccessFlags::empty());
+    let view = all.view();
+    let mut byte = [0];
+    assert_eq!(
+        view.gather(&[all.segment(0, 1)], 0, &mut byte),
+        Ok(()),
+        "reading is always allowed"
+    );
+    let fault = Err(LocalFault::Protection);
+    assert_eq!(
+        view.scatter(&[all.segment(0, 1)], 0, &byte),
+        fault,
+        "writing is not"
+    );
+    assert_eq!(view.gather(&[all.segment(SIZE, 1)], 0, &mut byte), fault);
+    assert_eq!(
+        view.gather(&[all.segment(SIZE - 1, 2)], 0, &mut [0; 2]),
+        fault
+    );
+    let below = Segment {
+        address: START - 1,
+        length: 2,
+        key: all.key,
+    };
+    assert_eq!(view.gather(&[below], 0, &mut byte), fault);
+    let wraps = Segment {
+        address: u64::MAX,
+        length: 2,
+        key: all.key,
+    };
+    assert_eq!(view.gather(&[wraps], 1, &mut byte), fault);
+    let stale = Segment {
+        key: next(all.key),
+        ..all.segment(0, 1)
+    };
+    assert_eq!(view.gather(&[stale], 0, &mut byte), fault);
+    assert_eq!(
+        view.gather(&[all.segment(0, 1)], 0, &mut [0; 2]),
+        fault,
+        "the list is too short"
+    );
+    let stranger = all.registry.view(DomainId::unique(), 1);
+    assert_eq!(stranger.gather(&[all.segment(0, 1)], 0, &mut byte), fault);
+}
+
+#[test]
+fn remote_access_is_checked_flag_by_flag() {
+    let flags = [READ, WRITE, ATOMIC];
+    for granted in flags {
+        let all = fixture(WRITABLE | granted);
+        let view = all.view();
+        for wanted in flags {
+            let expected = if wanted == granted {
+                Ok(())
+            } else {
+                Err(RemoteFault::Access)
+            };
+            assert_eq!(view.check_remote(all.key, START, 8, wanted), expected);
+        }
+        let expected = |flag| {
+            if flag == granted {
+                Ok(())
+            } else {
+                Err(RemoteFault::Access)
+            }
+        };
+        assert_eq!(
+            view.read_remote(all.key, START, &mut [0; 8]),
+            expected(READ)
+        );
+        assert_eq!(view.write_remote(all.key, START, &[1; 8]), expected(WRITE));
+        assert_eq!(
+            view.fetch_add(all.key, START, 1).map(drop),
+            expected(ATOMIC)
+        );
+        assert_eq!(
+            view.compare_swap(all.key, START, 0, 1).map(drop),
+            expected(ATOMIC)
+        );
+    }
+}
+
+#[test]
+fn remote_bounds_keys_and_domains_are_checked() {
+    let all = fixture(WRITABLE | READ | WRITE);
+    let view = all.view();
+    let refused = Err(RemoteFault::Access);
+    assert_eq!(
+        view.check_remote(all.key, START + SIZE - 8, 8, WRITE),
+        Ok(())
+    );
+    assert_eq!(
+        view.check_remote(all.key, START + SIZE - 7, 8, WRITE),
+        refused
+    );
+    assert_eq!(view.check_remote(all.key, START - 1, 8, WRITE), refused);
+    assert_eq!(view.check_remote(all.key, u64::MAX, 8, WRITE), refused);
+    assert_eq!(view.check_remote(next(all.key), START, 8, WRITE), refused);
+    assert_eq!(view.check_remote(0, START, 8, WRITE), refused);
+    let stranger = all.registry.view(DomainId::unique(), 1);
+    assert_eq!(stranger.check_remote(all.key, START, 8, WRITE), refused);
+    // IBTA 9.7.4.1.5: of zero bytes the key is not looked at.
+    assert_eq!(stranger.check_remote(0, 0, 0, WRITE), Ok(()));
+    assert_eq!(stranger.write_remote(0, 0, &[]), Ok(()));
+    assert_eq!(stranger.read_remote(0, 0, &mut []), Ok(()));
+}
+
+#[test]
+fn atomics_take_aligned_addresses_alone() {
+    let all = fixture(WRITABLE | ATOMIC);
+    for offset in 1..8 {
+        let answer = all.view().fetch_add(all.key, START + offset, 1);
+        assert_eq!(answer, Err(RemoteFault::Invalid));
+    }
+    assert_eq!(all.view().fetch_add(all.key, START + 8, 5), Ok(0));
+    assert_eq!(all.view().compare_swap(all.key, START + 8, 5, 7), Ok(5));
+    assert_eq!(all.view().compare_swap(all.key, START + 8, 5, 9), Ok(7));
+    assert_eq!(all.bytes(8, 8), 7_u64.to_ne_bytes());
+    assert_eq!(
+        all.view().fetch_add(all.key, START + SIZE - 4, 1),
+        Err(RemoteFault::Invalid)
+    );
+    assert_eq!(
+        all.view().fetch_add(all.key, START + SIZE, 1),
+        Err(RemoteFault::Access)
+    );
+}
+
+#[test]
+fn a_key_is_none_after_its_region() {
+    let all = fixture(WRITABLE | READ);
+    let old = all.key;
+    all.registry.deregister(old).unwrap();
+    assert_eq!(all.registry.deregister(old), Err(Refusal::Invalid));
+    let refused = Err(RemoteFault::Access);
+    assert_eq!(all.view().check_remote(old, START, 1, READ), refused);
+    // Whatever comes after, even in the same slot.
+    for _ in 0..200 {
+        let span = Span::device(&all.memory, 0, SIZE).unwrap();
+        let attributes = RegionAttributes {
+            domain: all.domain,
+            span,
+            start: START,
+            access: WRITABLE | READ,
+        };
+        let key = all.registry.register(attributes).unwrap();
+        assert_eq!(all.view().check_remote(key, START, 1, READ), Ok(()));
+        assert_eq!(all.view().check_remote(old, START, 1, READ), refused);
+        all.registry.deregister(key).unwrap();
+    }
+}
+
+#[test]
+fn an_empty_region_has_a_key_and_nothing_else() {
+    let all = fixture(WRITABLE);
+    let span = Span::device(&all.memory, 0, 0).unwrap();
+    let attributes = RegionAttributes {
+        domain: all.domain,
+        span,
+        start: START,
+        access: WRITABLE | READ,
+    };
+    let key = all.registry.register(attributes).unwrap();
+    assert_eq!(
+        all.view().check_remote(key, START, 1, READ),
+        Err(RemoteFault::Access)
+    );
+    let segment = Segment {
+        address: START,
+        length: 1,
+        key,
+    };
+    assert_eq!(
+        all.view().gather(&[segment], 0, &mut [0]),
+        Err(LocalFault::Protection)
+    );
+    assert_eq!(
+        all.view().gather(
+            &[Segment {
+                length: 0,
+                ..segment
+            }],
+            0,
+            &mut []
+        ),
+        Ok(())
+    );
+    all.registry.deregister(key).unwrap();
+}
+
+#[test]
+fn addresses_do_not_wrap() {
+    let all = fixture(WRITABLE);
+    let register = |start| {
+        let span = Span::device(&all.memory, 0, SIZE).unwrap();
+        let attributes = RegionAttributes {
+            domain: all.domain,
+            span,
+            start,
+            access: WRITABLE,
+        };
+        all.registry.register(attributes).map(drop)
+    };
+    assert_eq!(register(u64::MAX - SIZE + 1), Err(Refusal::Invalid));
+    assert_eq!(register(u64::MAX - SIZE), Ok(()));
+    assert_eq!(register(0), Ok(()));
+}
+
+#[test]
+fn the_null_region_is_local_and_has_no_bytes() {
+    let all = fixture(WRITABLE);
+    let attributes = RegionAttributes {
+        domain: all.domain,
+        span: Span::null(),
+        start: 0,
+        access: WRITABLE | READ,
+    };
+    let key = all.registry.register(attributes).unwrap();
+    let segment = Segment {
+        address: 0x1234_5678,
+        length: 8,
+        key,
+    };
+    let mut bytes = [7; 8];
+    assert_eq!(all.view().scatter(&[segment], 0, &bytes), Ok(()));
+    assert_eq!(all.view().gather(&[segment], 0, &mut bytes), Ok(()));
+    assert_eq!(bytes, [0; 8]);
+    assert_eq!(
+        all.view().check_remote(key, 0, 8, READ),
+        Err(RemoteFault::Access)
+    );
+    let change = RegionChange {
+        access: Some(WRITABLE),
+        ..RegionChange::default()
+    };
+    assert_eq!(all.registry.reregister(key, change), Err(Refusal::Invalid));
+}
+
+#[test]
+fn device_memory_is_bounded_and_comes_back() {
+    let registry = Registry::new();
+    let limit = crate::limits::MAX_DM_SIZE;
+    let most = registry.allocate(limit - 8).unwrap();
+    assert_eq!(registry.allocate(9).map(drop), Err(Refusal::Exhausted));
+    assert_eq!(
+        registry.allocate(u64::MAX).map(drop),
+        Err(Refusal::Exhausted)
+    );
+    registry.allocate(8).unwrap();
+    registry.give_back(most.length());
+    registry.allocate(limit - 8).unwrap();
+}
+
+#[test]
+fn a_type_1_window_is_bound_again_and_again_and_serves_every_queue_pair() {
+    let all = fixture(BINDABLE);
+    let window = all.window(WindowKind::Type1);
+    let refused = Err(RemoteFault::Access);
+    assert_eq!(
+        all.view().check_remote(window, START, 1, READ),
+        refused,
+        "not bound"
+    );
+
+    let first = WindowBinding {
+        address: START + 8,
+        length: 16,
+        ..all.binding(window, READ)
+    };
+    all.view().bind(&first).unwrap();
+    let other = all.registry.view(all.domain, 2);
+    for view in [all.view(), other] {
+        assert_eq!(view.check_remote(first.key, START + 8, 16, READ), Ok(()));
+        assert_eq!(view.check_remote(first.key, START + 7, 1, READ), refused);
+        assert_eq!(view.check_remote(first.key, START + 8, 17, READ), refused);
+        assert_eq!(view.check_remote(first.key, START + 8, 1, WRITE), refused);
+        assert_eq!(
+            view.check_remote(window, START + 8, 1, READ),
+            refused,
+            "the old key"
+        );
+    }
+    assert_eq!(
+        all.view().invalidate(first.key),
+        Err(LocalFault::Protection)
+    );
+    assert_eq!(all.view().invalidate_remote(first.key), refused);
+
+    let second = all.binding(first.key, WRITE);
+    other.bind(&second).unwrap();
+    assert_eq!(all.view().check_remote(second.key, START, 1, WRITE), Ok(()));
+    assert_eq!(
+        all.view().check_remote(first.key, START + 8, 1, READ),
+        refused
+    );
+    assert_eq!(
+        all.registry.deregister(all.key),
+        Err(Refusal::Busy),
+        "one window, one binding"
+    );
+
+    let unbind = WindowBinding {
+        length: 0,
+        ..all.binding(second.key, WRITE)
+    };
+    all.view().bind(&unbind).unwrap();
+    assert_eq!(
+        all.view().check_remote(unbind.key, START, 1, WRITE),
+        refused
+    );
+    assert_eq!(all.registry.deregister(all.key), Ok(()));
+    assert_eq!(all.registry.deallocate_window(window), Ok(()));
+}
+
+#[test]
+fn a_type_2_window_serves_the_queue_pair_that_bound_it_until_it_is_invalidated() {
+    let all = fixture(BINDABLE);
+    let window = all.window(WindowKind::Type2);
+    let other = all.registry.view(all.domain, 2);
+    let refused = Err(RemoteFault::Access);
+    // The low byte is the caller's.
+    let binding = WindowBinding {
+        key: window & !0xff | 0xa5,
+        ..all.binding(window, READ)
+    };
+    all.view().bind(&binding).unwrap();
+    assert_eq!(all.view().check_remote(binding.key, START, 1, READ), Ok(()));
+    assert_eq!(other.check_remote(binding.key, START, 1, READ), refused);
+
+    let again = WindowBinding {
+        window: binding.key,
+        key: window,
+        ..binding
+    };
+    assert_eq!(
+        all.view().bind(&again),
+        Err(LocalFault::Bind),
+        "it is not free"
+    );
+    assert_eq!(other.invalidate(binding.key), Err(LocalFault::Protection));
+    assert_eq!(other.invalidate_remote(binding.key), refused);
+    assert_eq!(
+        all.view().invalidate(next(binding.key)),
+        Err(LocalFault::Protection)
+    );
+    let stranger = all.registry.view(DomainId::unique(), 1);
+    assert_eq!(
+        stranger.invalidate(binding.key),
+        Err(LocalFault::Protection)
+    );
+
+    assert_eq!(all.registry.deregister(all.key), Err(Refusal::Busy));
+    assert_eq!(all.view().invalidate(binding.key), Ok(()));
+    assert_eq!(
+        all.view().check_remote(binding.key, START, 1, READ),
+        refused
+    );
+    assert_eq!(
+        all.view().invalidate(binding.key),
+        Err(LocalFault::Protection),
+        "once"
+    );
+
+    other.bind(&again).unwrap();
+    assert_eq!(other.invalidate_remote(again.key), Ok(()));
+    assert_eq!(all.registry.deregister(all.key), Ok(()));
+}
+
+#[test]
+fn what_a_window_may_not_be_bound_to() {
+    let all = fixture(BINDABLE);
+    let refused = Err(LocalFault::Bind);
+    for kind in [WindowKind::Type1, WindowKind::Type2] {
+        let window = all.window(kind);
+        let good = all.binding(window, READ);
+        let view = all.view();
+        let bind = |binding: WindowBinding| view.bind(&binding);
+        assert_eq!(
+            bind(WindowBinding {
+                region: next(all.key),
+                ..good
+            }),
+            refused
+        );
+        assert_eq!(
+            bind(WindowBinding {
+                region: window,
+                ..good
+            }),
+            refused,
+            "not a region"
+        );
+        assert_eq!(
+            bind(WindowBinding {
+                window: all.key,
+                key: next(all.key),
+                ..good
+            }),
+            refused
+        );
+        assert_eq!(
+            bind(WindowBinding {
+                key: good.key ^ 0x100,
+                ..good
+            }),
+            refused
+        );
+        assert_eq!(
+            bind(WindowBinding {
+                address: START - 1,
+                ..good
+            }),
+            refused
+        );
+        assert_eq!(
+            bind(WindowBinding {
+                length: SIZE + 1,
+                ..good
+            }),
+            refused
+        );
+        assert_eq!(
+            bind(WindowBinding {
+                address: START + 1,
+                ..good
+            }),
+            refused
+        );
+        assert_eq!(
+            bind(WindowBinding {
+                length: u64::MAX,
+                ..good
+            }),
+            refused
+        );
+        assert_eq!(
+            all.registry.view(DomainId::unique(), 1).bind(&good),
+            refused
+        );
+        assert_eq!(bind(good), Ok(()), "nothing else is wrong");
+    }
+    let window = all.window(WindowKind::Type2);
+    let nothing = WindowBinding {
+        length: 0,
+        ..all.binding(window, READ)
+    };
+    assert_eq!(all.view().bind(&nothing), refused, "that is for type 1");
+
+    let unbindable = fixture(WRITABLE);
+    let window = unbindable.window(WindowKind::Type1);
+    assert_eq!(
+        unbindable.view().bind(&unbindable.binding(window, READ)),
+        refused
+    );
+
+    let read_only = fixture(AccessFlags::MW_BIND);
+    let window = read_only.window(WindowKind::Type1);
+    for access in [WRITE, ATOMIC] {
+        assert_eq!(
+            read_only.view().bind(&read_only.binding(window, access)),
+            refused
+        );
+    }
+    assert_eq!(
+        read_only.view().bind(&read_only.binding(window, READ)),
+        Ok(())
+    );
+}
+
+#[test]
+fn a_zero_based_window_counts_from_its_own_first_byte() {
+    let all = fixture(BINDABLE);
+    let window = all.window(WindowKind::Type1);
+    let binding = WindowBinding {
+        address: START + 100,
+        length: 10,
+        ..all.binding(window, WRITE | AccessFlags::ZERO_BASED)
+    };
+    all.view().bind(&binding).unwrap();
+    all.view().write_remote(binding.key, 0, &[1, 2]).unwrap();
+    all.view().write_remote(binding.key, 9, &[3]).unwrap();
+    let refused = Err(RemoteFault::Access);
+    assert_eq!(all.view().write_remote(binding.key, 9, &[3, 4]), refused);
+    assert_eq!(
+        all.view().write_remote(binding.key, START + 100, &[3]),
+        refused
+    );
+    assert_eq!(all.bytes(100, 11), [1, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0]);
+}
+
+#[test]
+fn windows_that_end_free_their_region() {
+    let all = fixture(BINDABLE);
+    let (one, two) = (all.window(WindowKind::Type1), all.window(WindowKind::Type2));
+    let binding = all.binding(one, READ);
+    all.view().bind(&binding).unwrap();
+    all.view().bind(&all.binding(two, READ)).unwrap();
+    assert_eq!(
+        all.registry.deallocate_window(one),
+        Ok(()),
+        "by any of its keys"
+    );
+    assert_eq!(
+        all.view().check_remote(binding.key, START, 1, READ),
+        Err(RemoteFault::Access)
+    );
+    assert_eq!(all.registry.deregister(all.key), Err(Refusal::Busy));
+    all.registry.release_queue_pair(2);
+    assert_eq!(all.registry.deregister(all.key), Err(Refusal::Busy));
+    all.registry.release_queue_pair(1);
+    assert_eq!(all.registry.deregister(all.key), Ok(()));
+    assert_eq!(
+        all.registry.deallocate_window(all.key),
+        Err(Refusal::Invalid)
+    );
+}
+
+#[test]
+fn a_window_is_no_local_key_and_a_region_is_not_invalidated() {
+    let all = fixture(BINDABLE | READ);
+    let window = all.window(WindowKind::Type2);
+    let binding = all.binding(window, READ);
+    all.view().bind(&binding).unwrap();
+    let segment = Segment {
+        key: binding.key,
+        ..all.segment(0, 1)
+    };
+    assert_eq!(
+        all.view().gather(&[segment], 0, &mut [0]),
+        Err(LocalFault::Protection)
+    );
+    assert_eq!(all.view().invalidate(all.key), Err(LocalFault::Protection));
+    assert_eq!(
+        all.view().invalidate_remote(all.key),
+        Err(RemoteFault::Access)
+    );
+    assert_eq!(all.view().check_remote(all.key, START, 1, READ), Ok(()));
+}
+
+/// When a registration has ended, no copy is under way.
+#[test]
+fn nothing_is_written_after_the_end_of_a_registration() {
+    for round in 1..50_u8 {
+        let all = fixture(WRITABLE | WRITE);
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                while all
+                    .view()
+                    .write_remote(all.key, START, &[round; 1000])
+                    .is_ok()
+                {}
+            });
+            while all.bytes(0, 1) == [0] {
+                thread::yield_now();
+            }
+            all.registry.deregister(all.key).unwrap();
+            Span::device(&all.memory, 0, SIZE)
+                .unwrap()
+                .write(0, &[0xff; 1000])
+                .unwrap();
+            writer.join().unwrap();
+        });
+        assert_eq!(all.bytes(0, 1000), [0xff; 1000]);
+    }
+}

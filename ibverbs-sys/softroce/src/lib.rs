@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`wire`] | the formats: BTH and extension headers, ICRC |
 //! | [`memory`], [`completion`], [`receive`], [`context`] | the objects: what they check and what they keep |
+//! | [`queue_pair`], [`xrc`], [`multicast`] | queue pairs, and what groups of them share |
 //! | [`limits`] | how much of everything there is |
 //! | [`proto`] | the transport, free of input and output: RC, UC, UD and XRC queue pairs as state machines |
 
@@ -16,9 +17,12 @@ pub mod completion;
 pub mod context;
 pub mod limits;
 pub mod memory;
+pub mod multicast;
 pub mod proto;
+pub mod queue_pair;
 pub mod receive;
 pub mod wire;
+pub mod xrc;
 
 pub use abi::install;
 pub use census::{Kind, objects};

@@ -1,0 +1,106 @@
+use std::sync::Arc;
+
+use ibverbs_sys::{ibv_qp_cap, ibv_qp_type};
+
+use super::error::CreateError;
+use super::handles::Handle;
+use crate::completion::CompletionQueue;
+use crate::context::ProtectionDomain;
+use crate::limits::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
+use crate::proto::Service;
+use crate::receive::SharedReceiveQueue;
+use crate::xrc::XrcDomain;
+
+/// What a queue pair is made of.
+#[derive(Debug)]
+pub(crate) struct Creation<'a> {
+    /// Who makes it.
+    pub(crate) handle: Handle,
+    pub(crate) service: Service,
+    pub(crate) domain: Option<&'a Arc<ProtectionDomain>>,
+    pub(crate) send_queue: Option<&'a Arc<CompletionQueue>>,
+    pub(crate) receive_queue: Option<&'a Arc<CompletionQueue>>,
+    pub(crate) shared_queue: Option<&'a Arc<SharedReceiveQueue>>,
+    pub(crate) xrc: Option<&'a Arc<XrcDomain>>,
+    pub(crate) capabilities: ibv_qp_cap,
+    /// Every send request gives a completion.
+    pub(crate) signal_all: bool,
+}
+
+/// The service of a type; none that the device does not have.
+pub(crate) fn service_of(kind: ibv_qp_type) -> Result<Service, CreateError> {
+    Ok(match kind {
+        ibv_qp_type::IBV_QPT_RC => Service::ReliableConnection,
+        ibv_qp_type::IBV_QPT_UC => Service::UnreliableConnection,
+        ibv_qp_type::IBV_QPT_UD => Service::UnreliableDatagram,
+        ibv_qp_type::IBV_QPT_XRC_SEND => Service::XrcInitiator,
+        ibv_qp_type::IBV_QPT_XRC_RECV => Service::XrcTarget,
+        ibv_qp_type::IBV_QPT_RAW_PACKET | ibv_qp_type::IBV_QPT_DRIVER => {
+            return Err(CreateError::UnsupportedType(kind.0));
+        }
+        other => return Err(CreateError::Type(other.0)),
+    })
+}
+
+impl Creation<'_> {
+    /// Checks that what the service needs is there, that nothing is asked for beyond the limits, and says
+    /// what the queue pair will be able to do.
+    pub(super) fn check(&self) -> Result<ibv_qp_cap, CreateError> {
+        let has_receives = match self.service {
+            Service::XrcTarget => {
+                present(self.xrc.is_some(), "the XRC domain")?;
+                return Ok(ibv_qp_cap::default());
+            }
+            Service::XrcInitiator => false,
+            _ => true,
+        };
+        present(self.domain.is_some(), "the protection domain")?;
+        present(
+            self.send_queue.is_some(),
+            "the send queue's completion queue",
+        )?;
+        let mut capabilities = self.capabilities;
+        if has_receives {
+            let what = "the receive queue's completion queue";
+            present(self.receive_queue.is_some(), what)?;
+        }
+        if let Some(shared) = self.shared_queue.filter(|_| has_receives) {
+            // ibv_create_qp(3): of RC and UD alone. An XRC queue is reached by XRC targets alone.
+            let may = matches!(
+                self.service,
+                Service::ReliableConnection | Service::UnreliableDatagram
+            );
+            if !may || shared.xrc().is_some() {
+                return Err(CreateError::Excess("the shared receive queue"));
+            }
+        }
+        limit("max_send_wr", capabilities.max_send_wr, MAX_QP_WR)?;
+        limit("max_send_sge", capabilities.max_send_sge, MAX_SGE)?;
+        limit("max_inline_data", capabilities.max_inline_data, MAX_INLINE)?;
+        if has_receives && self.shared_queue.is_none() {
+            limit("max_recv_wr", capabilities.max_recv_wr, MAX_QP_WR)?;
+            limit("max_recv_sge", capabilities.max_recv_sge, MAX_SGE)?;
+        } else {
+            // They are ignored (ibv_create_qp(3)): there is no such queue.
+            capabilities.max_recv_wr = 0;
+            capabilities.max_recv_sge = 0;
+        }
+        Ok(capabilities)
+    }
+}
+
+fn present(there: bool, what: &'static str) -> Result<(), CreateError> {
+    if there {
+        Ok(())
+    } else {
+        Err(CreateError::Missing(what))
+    }
+}
+
+fn limit(what: &'static str, asked: u32, limit: u32) -> Result<(), CreateError> {
+    if asked <= limit {
+        Ok(())
+    } else {
+        Err(CreateError::Limit { what, asked, limit })
+    }
+}

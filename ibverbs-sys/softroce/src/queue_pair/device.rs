@@ -1,0 +1,72 @@
+use std::fmt;
+use std::net::Ipv6Addr;
+
+use crate::memory;
+use crate::proto::{Counter, Mtu, Time};
+use crate::receive;
+
+/// What a queue pair needs of the NIC that it is on.
+pub trait Device: fmt::Debug + Send + Sync {
+    /// The regions and windows.
+    fn memory(&self) -> &memory::Registry;
+
+    /// The shared receive queues by their numbers, for XRC.
+    fn shared_queues(&self) -> &receive::Directory;
+
+    /// The largest packet.
+    fn mtu(&self) -> Mtu;
+
+    /// The entry of the GID table, unless it is empty or there is none.
+    fn gid(&self, index: u8) -> Option<Ipv6Addr>;
+
+    /// The time.
+    fn now(&self) -> Time;
+
+    /// Adds to a counter.
+    fn count(&self, counter: Counter, by: u64);
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::Device;
+    use crate::memory::Registry;
+    use crate::proto::{Counter, Mtu, Time};
+    use crate::receive::Directory;
+
+    /// Two GIDs, packets of 2048 bytes, and no network.
+    #[derive(Debug, Default)]
+    pub(in crate::queue_pair) struct TestDevice {
+        pub(in crate::queue_pair) memory: Registry,
+        pub(in crate::queue_pair) shared_queues: Directory,
+    }
+
+    impl Device for TestDevice {
+        fn memory(&self) -> &Registry {
+            &self.memory
+        }
+
+        fn shared_queues(&self) -> &Directory {
+            &self.shared_queues
+        }
+
+        fn mtu(&self) -> Mtu {
+            Mtu::Mtu2048
+        }
+
+        fn gid(&self, index: u8) -> Option<Ipv6Addr> {
+            match index {
+                0 => Some(Ipv4Addr::new(127, 1, 2, 3).to_ipv6_mapped()),
+                1 => Some("fd00::1".parse().unwrap()),
+                _ => None,
+            }
+        }
+
+        fn now(&self) -> Time {
+            Time::from_nanos(1)
+        }
+
+        fn count(&self, _: Counter, _: u64) {}
+    }
+}

@@ -1,0 +1,236 @@
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use ibverbs_sys::ibv_event_type;
+
+use super::device::Device;
+use super::handles::Handles;
+use crate::completion::{CompletionQueue, Entry};
+use crate::context::{DomainId, Held, ProtectionDomain};
+use crate::memory::View;
+use crate::proto::{
+    AccessFlags, Completion, Counter, Event, Host, LocalFault, Memory, ReceiveRequest, RemoteFault,
+    Segment, WindowBinding,
+};
+use crate::receive::{ReceiveQueue, SharedReceiveQueue};
+use crate::xrc::XrcDomain;
+
+/// What a queue pair uses as long as it is there.
+#[derive(Debug)]
+pub(super) struct Attached {
+    /// None of an XRC target: its memory is that of the shared receive queues it is told of.
+    pub(super) domain: Option<Held<ProtectionDomain>>,
+    pub(super) send_queue: Option<Held<CompletionQueue>>,
+    pub(super) receive_queue: Option<Held<CompletionQueue>>,
+    pub(super) receives: Receives,
+    pub(super) xrc: Option<Held<XrcDomain>>,
+    /// Protection domains of the XRC queues that requests of the peer have named, the last one last.
+    pub(super) named: RefCell<Vec<DomainId>>,
+}
+
+/// Where receive requests come from.
+#[derive(Debug)]
+pub(super) enum Receives {
+    Own(ReceiveQueue),
+    Shared(Held<SharedReceiveQueue>),
+    /// From the queues that XRC requests name, or from nowhere.
+    Named,
+}
+
+/// What of the transport's events remains with the queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Notes {
+    /// The send queue has not drained yet.
+    pub(super) draining: bool,
+    /// The program wants to know when it has.
+    pub(super) notify_drained: bool,
+    /// A completion found no room.
+    pub(super) overrun: bool,
+}
+
+/// The transport's surroundings, for one call.
+pub(super) struct Surroundings<'a> {
+    pub(super) number: u32,
+    pub(super) device: &'a dyn Device,
+    pub(super) handles: &'a Handles,
+    pub(super) attached: &'a Attached,
+    pub(super) notes: &'a mut Notes,
+}
+
+impl Surroundings<'_> {
+    /// The memory of this side's requests.
+    fn local(&self) -> Result<View<'_>, LocalFault> {
+        let domain = match &self.attached.domain {
+            Some(domain) => Some(domain.id()),
+            None => self.attached.named.borrow().last().copied(),
+        };
+        let domain = domain.ok_or(LocalFault::Protection)?;
+        Ok(self.device.memory().view(domain, self.number))
+    }
+
+    /// Does something with the memory that the peer may use.
+    ///
+    /// An XRC target has no protection domain: memory is checked against those of the queues that
+    /// the peer's requests name (IBTA annex A14), which it may name at any time.
+    fn remote<T>(
+        &self,
+        mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
+    ) -> Result<T, RemoteFault> {
+        if let Some(domain) = &self.attached.domain {
+            return access(&self.device.memory().view(domain.id(), self.number));
+        }
+        let mut result = Err(RemoteFault::Access);
+        for domain in self.attached.named.borrow().iter().rev() {
+            result = access(&self.device.memory().view(*domain, self.number));
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    /// The queue with this number, if it is of the queue pair's XRC domain.
+    fn xrc_queue(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
+        let domain = self.attached.xrc.as_ref()?.id();
+        self.device
+            .shared_queues()
+            .find(number)
+            .filter(|queue| queue.xrc().is_some_and(|xrc| xrc.domain == domain))
+    }
+}
+
+/// Adds a completion to a queue.
+fn complete(
+    queue: &CompletionQueue,
+    completion: Completion,
+    queue_pair: u32,
+    device: &dyn Device,
+    notes: &mut Notes,
+) {
+    let entry = Entry {
+        completion,
+        queue_pair,
+        timestamp: device.now().as_nanos(),
+        partition_index: 0,
+    };
+    if queue.push(entry).is_err() {
+        notes.overrun = true;
+    }
+}
+
+impl Memory for Surroundings<'_> {
+    fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
+        self.local()?.gather(list, offset, out)
+    }
+
+    fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault> {
+        self.local()?.scatter(list, offset, data)
+    }
+
+    fn check_remote(
+        &self,
+        key: u32,
+        address: u64,
+        length: u32,
+        access: AccessFlags,
+    ) -> Result<(), RemoteFault> {
+        self.remote(|memory| memory.check_remote(key, address, length, access))
+    }
+
+    fn read_remote(&self, key: u32, address: u64, out: &mut [u8]) -> Result<(), RemoteFault> {
+        self.remote(|memory| memory.read_remote(key, address, out))
+    }
+
+    fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault> {
+        self.remote(|memory| memory.write_remote(key, address, data))
+    }
+
+    fn compare_swap(
+        &self,
+        key: u32,
+        address: u64,
+        compare: u64,
+        swap: u64,
+    ) -> Result<u64, RemoteFault> {
+        self.remote(|memory| memory.compare_swap(key, address, compare, swap))
+    }
+
+    fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault> {
+        self.remote(|memory| memory.fetch_add(key, address, add))
+    }
+
+    fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault> {
+        self.local()?.bind(binding)
+    }
+
+    fn invalidate(&self, key: u32) -> Result<(), LocalFault> {
+        self.local()?.invalidate(key)
+    }
+
+    fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault> {
+        self.remote(|memory| memory.invalidate_remote(key))
+    }
+}
+
+impl Host for Surroundings<'_> {
+    fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest> {
+        match (&self.attached.receives, xrc_srq) {
+            (Receives::Own(queue), None) => queue.take(),
+            (Receives::Shared(queue), None) => queue.take(),
+            (Receives::Named, Some(number)) => self.xrc_queue(number)?.take(),
+            _ => None,
+        }
+    }
+
+    fn has_xrc_srq(&self, number: u32) -> bool {
+        let Some(queue) = self.xrc_queue(number) else {
+            return false;
+        };
+        let mut named = self.attached.named.borrow_mut();
+        if named.last() != Some(&queue.domain()) {
+            named.retain(|domain| *domain != queue.domain());
+            named.push(queue.domain());
+        }
+        true
+    }
+
+    fn complete_send(&mut self, completion: Completion) {
+        if let Some(queue) = &self.attached.send_queue {
+            complete(queue, completion, self.number, self.device, self.notes);
+        }
+    }
+
+    fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>) {
+        if let Some(number) = xrc_srq {
+            let queue = self.xrc_queue(number);
+            if let Some(xrc) = queue.as_deref().and_then(SharedReceiveQueue::xrc) {
+                let queue = &xrc.completion_queue;
+                complete(queue, completion, self.number, self.device, self.notes);
+            }
+        } else if let Some(queue) = &self.attached.receive_queue {
+            complete(queue, completion, self.number, self.device, self.notes);
+        }
+    }
+
+    fn raise(&mut self, event: Event) {
+        let kind = match event {
+            Event::CommunicationEstablished => ibv_event_type::IBV_EVENT_COMM_EST,
+            Event::SendQueueDrained => {
+                self.notes.draining = false;
+                if !self.notes.notify_drained {
+                    return;
+                }
+                ibv_event_type::IBV_EVENT_SQ_DRAINED
+            }
+            Event::Fatal => ibv_event_type::IBV_EVENT_QP_FATAL,
+            Event::InvalidRequest => ibv_event_type::IBV_EVENT_QP_REQ_ERR,
+            Event::AccessViolation => ibv_event_type::IBV_EVENT_QP_ACCESS_ERR,
+            Event::LastRequestReached => ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED,
+        };
+        self.handles.raise(kind);
+    }
+
+    fn count(&mut self, counter: Counter, by: u64) {
+        self.device.count(counter, by);
+    }
+}

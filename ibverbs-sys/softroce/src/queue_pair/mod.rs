@@ -1,0 +1,38 @@
+//! The queue pair that programs hold: the state machine of `ibv_modify_qp`, the checks of what is
+//! posted, and the [transport](crate::proto) between its queues and the NIC.
+//!
+//! | file | is |
+//! |---|---|
+//! | `transition` | which state follows which, and which attributes go with it |
+//! | `modify` | the attributes' values |
+//! | `create` | what each type needs, and the limits |
+//! | `object` | the queue pair itself |
+//! | `host` | what the transport asks of its surroundings |
+//! | `handles` | who knows a queue pair: several, of an XRC target |
+//! | `device` | what is asked of the NIC |
+//! | `draft` | a send request while it is described, and its checks |
+//! | `batch` | the requests of `ibv_wr_start` to `ibv_wr_complete` |
+//! | `directory` | the queue pairs by their numbers |
+#![forbid(unsafe_code)]
+
+mod batch;
+mod create;
+mod device;
+mod directory;
+mod draft;
+mod error;
+mod handles;
+mod host;
+mod modify;
+mod object;
+mod transition;
+
+pub(crate) use batch::Batch;
+pub(crate) use create::{Creation, service_of};
+pub use device::Device;
+pub use directory::{Directory, Exhausted};
+pub(crate) use draft::{Address, Draft, Rules, SendFlags};
+pub(crate) use error::{CreateError, ModifyError, PostError};
+pub(crate) use handles::Handle;
+pub(crate) use modify::{Modification, number_of};
+pub use object::QueuePair;

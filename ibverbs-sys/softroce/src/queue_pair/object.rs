@@ -1,0 +1,458 @@
+use std::fmt;
+use std::sync::Arc;
+
+use ibverbs_sys::{ibv_mig_state, ibv_qp_attr, ibv_qp_cap};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::create::Creation;
+use super::device::Device;
+use super::draft::{Draft, Rules};
+use super::error::{CreateError, ModifyError, PostError};
+use super::handles::{Handle, Handles};
+use super::host::{Attached, Notes, Receives, Surroundings};
+use super::modify::{Modification, Present, check, mtu_number, number_of};
+use super::transition::Mask;
+use crate::context::{DomainId, Element, Held, Refusal, Shared, Usage};
+use crate::proto::{
+    self, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, Path,
+    ReceiveRequest, SendOperation, SendRequest, Service, State, Time, WindowBinding, Work,
+};
+use crate::receive::ReceiveQueue;
+use crate::wire::Packet;
+
+/// A queue pair: `ibv_qp`.
+///
+/// One lock holds everything that changes. It is taken before the locks of receive queues and
+/// completion queues, and no other queue pair's lock is taken under it: packets between two queue
+/// pairs of a process, or of a queue pair to itself, go through the network.
+///
+/// Destruction ends what it uses at once. Who still holds a reference then finds it dead.
+pub struct QueuePair {
+    number: u32,
+    rules: Rules,
+    signal_all: bool,
+    device: Arc<dyn Device>,
+    handles: Handles,
+    usage: Usage,
+    xrc: Option<DomainId>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    transport: proto::QueuePair,
+    /// What was set last, for `ibv_query_qp`.
+    as_set: ibv_qp_attr,
+    /// None once it is destroyed.
+    attached: Option<Attached>,
+    notes: Notes,
+    /// Room for a packet on its way out.
+    packet: Vec<u8>,
+}
+
+impl QueuePair {
+    /// Makes a queue pair with this number, in RESET.
+    pub(crate) fn new(
+        number: u32,
+        device: &Arc<dyn Device>,
+        creation: Creation<'_>,
+    ) -> Result<Arc<Self>, CreateError> {
+        let capabilities = creation.check()?;
+        let hold = |what| move |_: Refusal| CreateError::Gone(what);
+        let receives = match (creation.service, creation.shared_queue) {
+            (Service::XrcInitiator | Service::XrcTarget, _) => Receives::Named,
+            (_, Some(queue)) => {
+                Receives::Shared(Held::new(queue).map_err(hold("the shared receive queue"))?)
+            }
+            (_, None) => Receives::Own(ReceiveQueue::new(
+                capabilities.max_recv_wr,
+                capabilities.max_recv_sge,
+            )),
+        };
+        let target = creation.service == Service::XrcTarget;
+        let initiator = creation.service == Service::XrcInitiator;
+        let attached = Attached {
+            domain: (creation.domain.filter(|_| !target))
+                .map(Held::new)
+                .transpose()
+                .map_err(hold("the protection domain"))?,
+            send_queue: (creation.send_queue.filter(|_| !target))
+                .map(Held::new)
+                .transpose()
+                .map_err(hold("the send queue's completion queue"))?,
+            receive_queue: (creation.receive_queue.filter(|_| !target && !initiator))
+                .map(Held::new)
+                .transpose()
+                .map_err(hold("the receive queue's completion queue"))?,
+            receives,
+            xrc: (creation.xrc.filter(|_| target))
+                .map(Held::new)
+                .transpose()
+                .map_err(hold("the XRC domain"))?,
+            named: Default::default(),
+        };
+        let this = Self {
+            number,
+            rules: Rules {
+                service: creation.service,
+                capabilities,
+            },
+            signal_all: creation.signal_all,
+            device: Arc::clone(device),
+            handles: Handles::new(creation.handle),
+            usage: Usage::default(),
+            xrc: attached.xrc.as_ref().map(|domain| domain.id()),
+            inner: Mutex::new(Inner {
+                transport: proto::QueuePair::new(number, creation.service),
+                as_set: ibv_qp_attr::default(),
+                attached: Some(attached),
+                notes: Notes::default(),
+                packet: Vec::new(),
+            }),
+        };
+        this.forget(&mut this.inner.lock());
+        Ok(Arc::new(this))
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What it promises.
+    pub fn service(&self) -> Service {
+        self.rules.service
+    }
+
+    /// The state it is in at this moment: it may leave it by itself.
+    pub fn state(&self) -> State {
+        self.inner.lock().transport.state()
+    }
+
+    /// What it lets be posted.
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// What it can do.
+    pub(crate) fn capabilities(&self) -> ibv_qp_cap {
+        self.rules.capabilities
+    }
+
+    /// Whether every send request gives a completion.
+    pub(crate) fn signal_all(&self) -> bool {
+        self.signal_all
+    }
+
+    /// The XRC domain of a target.
+    pub(crate) fn xrc_domain(&self) -> Option<DomainId> {
+        self.xrc
+    }
+
+    /// The protection domain, unless there is none or the queue pair is destroyed.
+    pub(crate) fn domain(&self) -> Option<DomainId> {
+        let inner = self.inner.lock();
+        Some(inner.attached.as_ref()?.domain.as_ref()?.id())
+    }
+
+    /// Sets attributes and enters a state: all of it, or nothing. The state it is in then.
+    pub(crate) fn modify(&self, wanted: &Modification<'_>) -> Result<State, ModifyError> {
+        let mut inner = self.inner.lock();
+        let state = inner.transport.state();
+        let present = Present {
+            service: self.rules.service,
+            state,
+            draining: inner.notes.draining && state == State::SendQueueDrained,
+            port: inner.as_set.port_num,
+        };
+        let plan = check(present, wanted, &*self.device)?;
+        plan.apply(wanted.values, inner.transport.attributes_mut());
+        plan.remember(wanted.values, &mut inner.as_set);
+        match plan.enter {
+            Some(State::Reset) => {
+                self.enter(&mut inner, State::Reset);
+                self.forget(&mut inner);
+            }
+            Some(State::SendQueueDrained) if state != State::SendQueueDrained => {
+                inner.notes.draining = true;
+                inner.notes.notify_drained = plan.set.contains(Mask::NOTIFY_DRAINED)
+                    && wanted.values.en_sqd_async_notify != 0;
+                self.enter(&mut inner, State::SendQueueDrained);
+            }
+            Some(to) if to != state => self.enter(&mut inner, to),
+            _ => {}
+        }
+        Ok(inner.transport.state())
+    }
+
+    /// What was set, and what has become of it.
+    pub(crate) fn query(&self) -> ibv_qp_attr {
+        let inner = self.inner.lock();
+        let state = inner.transport.state();
+        let draining = state == State::SendQueueDrained && inner.notes.draining;
+        ibv_qp_attr {
+            qp_state: number_of(state),
+            cur_qp_state: number_of(state),
+            path_mig_state: ibv_mig_state::IBV_MIG_MIGRATED,
+            rq_psn: inner.transport.receive_sequence().value(),
+            sq_psn: inner.transport.send_sequence().value(),
+            cap: self.rules.capabilities,
+            sq_draining: u8::from(draining),
+            ..inner.as_set
+        }
+    }
+
+    /// The send queue, for one or more requests in a row.
+    pub(crate) fn sender(&self) -> Sender<'_> {
+        Sender {
+            queue_pair: self,
+            inner: self.inner.lock(),
+        }
+    }
+
+    /// The receive queue, for one or more requests in a row.
+    pub(crate) fn receiver(&self) -> Receiver<'_> {
+        Receiver {
+            queue_pair: self,
+            inner: self.inner.lock(),
+        }
+    }
+
+    /// Posts a window's binding: what `ibv_bind_mw` does for a window of type 1. What is posted is to
+    /// be [transmitted](Self::transmit).
+    pub(crate) fn post_bind(
+        &self,
+        id: u64,
+        flags: u32,
+        binding: WindowBinding,
+    ) -> Result<(), PostError> {
+        let draft = Draft::new(id, flags, SendOperation::Bind(binding));
+        self.sender().post(draft.finish(&self.rules)?)
+    }
+
+    /// A packet came for it. What it answers is to be [transmitted](Self::transmit).
+    pub fn receive(&self, now: Time, arrival: &Arrival, packet: &Packet<'_>) {
+        let mut inner = self.inner.lock();
+        let connected = self.rules.service != Service::UnreliableDatagram;
+        self.with(&mut inner, |transport, host| {
+            let from_peer = transport.attributes().path.is_some_and(|path| {
+                path.destination == arrival.source && path.source == arrival.local
+            });
+            // IBTA 9.6.1.4: a connection takes packets of its own path alone.
+            if connected && !from_peer {
+                host.count(Counter::Unaddressed, 1);
+                return;
+            }
+            transport.receive(now, arrival, packet, host);
+        });
+    }
+
+    /// Hands all packets that may go now to `send`, in order.
+    pub fn transmit(&self, now: Time, mut send: impl FnMut(&Path, &[u8])) {
+        let mut inner = self.inner.lock();
+        let mut packet = std::mem::take(&mut inner.packet);
+        self.with(&mut inner, |transport, host| {
+            packet.clear();
+            while let Some(path) = transport.poll_transmit(now, host, &mut packet) {
+                send(&path, &packet);
+                packet.clear();
+            }
+        });
+        inner.packet = packet;
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.inner.lock().transport.next_timeout()
+    }
+
+    /// Does what is due. What it sends then is to be [transmitted](Self::transmit).
+    pub fn handle_timeout(&self, now: Time) {
+        let mut inner = self.inner.lock();
+        self.with(&mut inner, |transport, host| {
+            transport.handle_timeout(now, host);
+        });
+    }
+
+    /// Another open device knows it now; not if it is on its way out.
+    pub(crate) fn open(&self, handle: Handle) -> bool {
+        self.handles.add(handle)
+    }
+
+    /// An open device knows it no longer; whether it was the last one that did.
+    pub(crate) fn release(&self, element: &Arc<Element>) -> bool {
+        self.handles.remove(element)
+    }
+
+    /// Ends it: forgets its requests, takes back their completions, and gives up all that it uses.
+    /// Nobody must find it in the directory any more.
+    pub(crate) fn close(&self) {
+        let mut inner = self.inner.lock();
+        self.enter(&mut inner, State::Reset);
+        self.forget(&mut inner);
+        inner.attached = None;
+        self.device.memory().release_queue_pair(self.number);
+    }
+
+    fn enter(&self, inner: &mut Inner, state: State) {
+        let now = self.device.now();
+        self.with(inner, |transport, host| transport.enter(state, now, host));
+    }
+
+    /// Puts everything back to what it was when the queue pair was made.
+    fn forget(&self, inner: &mut Inner) {
+        inner.notes = Notes::default();
+        inner.as_set = ibv_qp_attr {
+            path_mtu: mtu_number(self.device.mtu()),
+            ..ibv_qp_attr::default()
+        };
+        *inner.transport.attributes_mut() = Attributes {
+            path_mtu: self.device.mtu(),
+            signal_all: self.signal_all,
+            shared_receive: !matches!(
+                inner.attached.as_ref().map(|attached| &attached.receives),
+                Some(Receives::Own(_))
+            ),
+            ..Attributes::default()
+        };
+        let Some(attached) = &inner.attached else {
+            return;
+        };
+        if let Receives::Own(queue) = &attached.receives {
+            queue.clear();
+        }
+        for queue in [&attached.send_queue, &attached.receive_queue] {
+            if let Some(queue) = queue {
+                queue.discard(self.number);
+            }
+        }
+    }
+
+    /// Lets the transport do something, unless the queue pair is destroyed.
+    fn with<T>(
+        &self,
+        inner: &mut Inner,
+        act: impl FnOnce(&mut proto::QueuePair, &mut Surroundings<'_>) -> T,
+    ) -> Option<T> {
+        let Inner {
+            transport,
+            attached,
+            notes,
+            ..
+        } = inner;
+        let mut host = Surroundings {
+            number: self.number,
+            device: &*self.device,
+            handles: &self.handles,
+            attached: attached.as_ref()?,
+            notes,
+        };
+        let result = act(transport, &mut host);
+        if std::mem::take(&mut host.notes.overrun)
+            && !matches!(transport.state(), State::Reset | State::Error)
+        {
+            // A request whose completion is lost cannot be told of: the queue pair has failed
+            // (IBTA 11.6.3.2).
+            transport.enter(State::Error, self.device.now(), &mut host);
+            host.raise(Event::Fatal);
+            host.notes.overrun = false;
+        }
+        Some(result)
+    }
+}
+
+impl Shared for QueuePair {
+    fn usage(&self) -> &Usage {
+        &self.usage
+    }
+}
+
+impl fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("number", &self.number)
+            .field("service", &self.rules.service)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A send queue, locked.
+pub(crate) struct Sender<'a> {
+    queue_pair: &'a QueuePair,
+    inner: MutexGuard<'a, Inner>,
+}
+
+impl Sender<'_> {
+    /// Posts a request. In an error state it is taken, and completes flushed (IBTA 10.3.1.6, 10.3.1.7).
+    pub(crate) fn post(&mut self, request: SendRequest) -> Result<(), PostError> {
+        self.ready(1)?;
+        self.queue_pair.with(&mut self.inner, |transport, host| {
+            transport.post(request, host);
+        });
+        Ok(())
+    }
+
+    /// Posts all requests, or none.
+    pub(crate) fn post_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
+        self.ready(requests.len())?;
+        self.queue_pair.with(&mut self.inner, |transport, host| {
+            for request in requests.drain(..) {
+                transport.post(request, host);
+            }
+        });
+        Ok(())
+    }
+
+    fn ready(&self, requests: usize) -> Result<(), PostError> {
+        let state = self.inner.transport.state();
+        if matches!(state, State::Reset | State::Init | State::ReadyToReceive) {
+            return Err(PostError::State(state));
+        }
+        let room = self.queue_pair.rules.capabilities.max_send_wr as usize;
+        let after = self.inner.transport.outstanding() + requests;
+        if after <= room || matches!(state, State::SendQueueError | State::Error) {
+            Ok(())
+        } else {
+            Err(PostError::Full)
+        }
+    }
+}
+
+/// A receive queue, locked.
+pub(crate) struct Receiver<'a> {
+    queue_pair: &'a QueuePair,
+    inner: MutexGuard<'a, Inner>,
+}
+
+impl Receiver<'_> {
+    /// Posts a request. In the error state it is taken, and completes flushed (IBTA 10.3.1.7).
+    pub(crate) fn post(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
+        let state = self.inner.transport.state();
+        let Some(attached) = &self.inner.attached else {
+            return Err(PostError::NoQueue);
+        };
+        let Receives::Own(queue) = &attached.receives else {
+            return Err(PostError::NoQueue);
+        };
+        match state {
+            State::Reset => Err(PostError::State(state)),
+            State::Error => {
+                let flushed = Completion {
+                    id: request.id,
+                    status: CompletionStatus::Flushed,
+                    work: Work::Receive,
+                    length: 0,
+                    immediate: None,
+                    invalidated: None,
+                    source: 0,
+                    route: false,
+                    solicited: false,
+                };
+                self.queue_pair.with(&mut self.inner, |_, host| {
+                    host.complete_receive(flushed, None);
+                });
+                Ok(())
+            }
+            _ => queue.post(request).map_err(|_| PostError::Full),
+        }
+    }
+}

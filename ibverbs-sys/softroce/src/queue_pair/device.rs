@@ -2,7 +2,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 
 use crate::memory;
-use crate::proto::{Counter, Mtu, Time};
+use crate::proto::{Counter, Mtu, Path, Time};
 use crate::receive;
 
 /// What a queue pair needs of the NIC that it is on.
@@ -24,6 +24,15 @@ pub trait Device: fmt::Debug + Send + Sync {
 
     /// Adds to a counter.
     fn count(&self, counter: Counter, by: u64);
+}
+
+/// Where a queue pair's packets go.
+pub(crate) trait Outgoing {
+    /// Takes the packet that `write` appends, from BTH to pad, and says the way of; whether there was one.
+    fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
+
+    /// Sends what was taken, in that order.
+    fn flush(&mut self);
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ mod transition;
 pub(crate) use batch::Batch;
 pub(crate) use create::{Creation, service_of};
 pub use device::Device;
+pub(crate) use device::Outgoing;
 pub use directory::{Directory, Exhausted};
 pub(crate) use draft::{Address, Draft, Rules, SendFlags};
 pub(crate) use error::{CreateError, ModifyError, PostError};

@@ -5,7 +5,7 @@ use ibverbs_sys::{ibv_mig_state, ibv_qp_attr, ibv_qp_cap};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::create::Creation;
-use super::device::Device;
+use super::device::{Device, Outgoing};
 use super::draft::{Draft, Rules};
 use super::error::{CreateError, ModifyError, PostError};
 use super::handles::{Handle, Handles};
@@ -45,8 +45,6 @@ struct Inner {
     /// None once it is destroyed.
     attached: Option<Attached>,
     notes: Notes,
-    /// Room for a packet on its way out.
-    packet: Vec<u8>,
 }
 
 impl QueuePair {
@@ -106,7 +104,6 @@ impl QueuePair {
                 as_set: ibv_qp_attr::default(),
                 attached: Some(attached),
                 notes: Notes::default(),
-                packet: Vec::new(),
             }),
         };
         this.forget(&mut this.inner.lock());
@@ -246,18 +243,14 @@ impl QueuePair {
         });
     }
 
-    /// Hands all packets that may go now to `send`, in order.
-    pub fn transmit(&self, now: Time, mut send: impl FnMut(&Path, &[u8])) {
+    /// Hands over all packets that may go now. They are on their way before the queue pair's lock is open
+    /// again: those of the next thread do not overtake them.
+    pub(crate) fn transmit(&self, now: Time, outgoing: &mut impl Outgoing) {
         let mut inner = self.inner.lock();
-        let mut packet = std::mem::take(&mut inner.packet);
         self.with(&mut inner, |transport, host| {
-            packet.clear();
-            while let Some(path) = transport.poll_transmit(now, host, &mut packet) {
-                send(&path, &packet);
-                packet.clear();
-            }
+            while outgoing.push(|out| transport.poll_transmit(now, host, out)) {}
         });
-        inner.packet = packet;
+        outgoing.flush();
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has something to do next.

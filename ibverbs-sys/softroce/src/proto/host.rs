@@ -107,11 +107,12 @@ pub enum Counter {
     ReceiveDropped,
     RemoteAccessErrors,
     RemoteInvalidRequests,
+    SendDiscarded,
 }
 
 impl Counter {
     /// How many there are.
-    pub const COUNT: usize = Self::RemoteInvalidRequests as usize + 1;
+    pub const COUNT: usize = Self::SendDiscarded as usize + 1;
 }
 
 /// Everything that a queue pair needs of the world.

@@ -13,6 +13,7 @@ use super::host::{Attached, Notes, Receives, Surroundings};
 use super::modify::{Modification, Present, check, mtu_number, number_of};
 use super::transition::Mask;
 use crate::context::{DomainId, Element, Held, Refusal, Shared, Usage};
+use crate::engine::Alarm;
 use crate::proto::{
     self, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, Path,
     ReceiveRequest, SendOperation, SendRequest, Service, State, Time, WindowBinding, Work,
@@ -34,6 +35,7 @@ pub struct QueuePair {
     device: Arc<dyn Device>,
     handles: Handles,
     usage: Usage,
+    alarm: Alarm,
     xrc: Option<DomainId>,
     inner: Mutex<Inner>,
 }
@@ -98,6 +100,7 @@ impl QueuePair {
             device: Arc::clone(device),
             handles: Handles::new(creation.handle),
             usage: Usage::default(),
+            alarm: Alarm::new(),
             xrc: attached.xrc.as_ref().map(|domain| domain.id()),
             inner: Mutex::new(Inner {
                 transport: proto::QueuePair::new(number, creation.service),
@@ -256,6 +259,11 @@ impl QueuePair {
     /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
     pub fn next_timeout(&self) -> Option<Time> {
         self.inner.lock().transport.next_timeout()
+    }
+
+    /// What the NIC's timers know of it.
+    pub(crate) fn alarm(&self) -> &Alarm {
+        &self.alarm
     }
 
     /// Does what is due. What it sends then is to be [transmitted](Self::transmit).

@@ -1,0 +1,186 @@
+#![forbid(unsafe_code)]
+//! What the environment says about the device. The variables are read once, when the device is
+//! used for the first time; one that cannot be understood makes opening the device fail and is
+//! named in the error.
+//!
+//! | variable | value | meaning |
+//! |---|---|---|
+//! | `SOFTROCE_DEVICE` | name | the device's name, `softroce0` by default |
+//! | `SOFTROCE_ADDRESS` | IP addresses, with commas | live on these addresses of the host; by default one in 127/8 that is the process's own |
+//! | `SOFTROCE_PORT` | 1 to 65535 | UDP port, 4791 by default; peers must use the same |
+//! | `SOFTROCE_MTU` | 256, 512, 1024, 2048, 4096 | the port's MTU; by default the largest that the network interface carries |
+//! | `SOFTROCE_RCVBUF` | bytes | size asked for the sockets' receive buffers, 8 MiB by default; the kernel's limit `net.core.rmem_max` holds |
+//! | `SOFTROCE_LOSS` | 0 to 1, or percent as `2%` | part of the packets sent that are lost |
+//! | `SOFTROCE_DUPLICATE` | the same | part that is sent twice |
+//! | `SOFTROCE_REORDER` | the same | part that is overtaken by packets behind it |
+//! | `SOFTROCE_CORRUPT` | the same | part that has a bit flipped |
+//! | `SOFTROCE_LATENCY` | `500ns`, `20us`, `1.5ms`, `1s` | time that every packet is held back |
+//! | `SOFTROCE_SEED` | number, `0x` for hexadecimal | seed of these accidents: the same seed and packets, the same fate |
+//! | `SOFTROCE_FAIL` | `verb:n:errno`, with commas | the n-th call of a verb fails, counted from 1: `ibv_reg_mr:2:ENOMEM` |
+//! | `SOFTROCE_EVENT` | `event@time`, with commas | raises an asynchronous event of the port or the device so long after opening: `IBV_EVENT_GID_CHANGE@50ms` |
+//! | `SOFTROCE_LINK` | `down@time` or `up@time`, with commas | takes the link down or up so long after opening |
+//! | `SOFTROCE_PCAP` | file | writes every packet sent and received, for tcpdump, tshark, Wireshark |
+
+use std::env;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use ibverbs_sys::ibv_event_type;
+
+use crate::fault::{Failure, NetworkFaults};
+use crate::proto::Mtu;
+
+mod parse;
+
+use parse::{addresses, bytes, duration, events, failures, links, mtu, number, part, port};
+
+/// A change that comes by itself, some time after the device was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheduled {
+    /// An asynchronous event is raised.
+    Raise(ibv_event_type),
+    /// The link goes up or down.
+    Link {
+        /// Up.
+        up: bool,
+    },
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The device's name.
+    pub device: String,
+    /// The host's addresses to live on; none: one of the process's own.
+    pub addresses: Vec<IpAddr>,
+    /// UDP port.
+    pub port: u16,
+    /// The port's MTU; none: what the interface carries.
+    pub mtu: Option<Mtu>,
+    /// Bytes to ask for a socket's receive buffer.
+    pub receive_buffer: usize,
+    /// What happens to packets that are sent.
+    pub network: NetworkFaults,
+    /// Verbs that fail.
+    pub failures: Vec<Failure>,
+    /// What happens later.
+    pub schedule: Vec<(Duration, Scheduled)>,
+    /// Where packets are captured.
+    pub capture: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            device: "softroce0".to_owned(),
+            addresses: Vec::new(),
+            port: crate::wire::ip::PORT,
+            mtu: None,
+            receive_buffer: 8 << 20,
+            network: NetworkFaults::default(),
+            failures: Vec::new(),
+            schedule: Vec::new(),
+            capture: None,
+        }
+    }
+}
+
+/// A variable that is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}={value}: {expected}")]
+pub struct InvalidVariable {
+    variable: &'static str,
+    value: String,
+    expected: String,
+}
+
+impl Config {
+    /// That of the process's environment, as it was at the first call.
+    pub fn of_process() -> Result<&'static Self, &'static InvalidVariable> {
+        static CONFIG: OnceLock<Result<Config, InvalidVariable>> = OnceLock::new();
+        CONFIG
+            .get_or_init(|| {
+                Self::parse(|name| {
+                    env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+                })
+            })
+            .as_ref()
+    }
+
+    /// That of an environment.
+    pub fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidVariable> {
+        let default = Self::default();
+        let environment = Environment(variable);
+        let mut schedule = environment
+            .read("SOFTROCE_EVENT", events)?
+            .unwrap_or_default();
+        schedule.extend(
+            environment
+                .read("SOFTROCE_LINK", links)?
+                .unwrap_or_default(),
+        );
+        Ok(Self {
+            device: environment
+                .read("SOFTROCE_DEVICE", parse::device)?
+                .unwrap_or(default.device),
+            addresses: environment
+                .read("SOFTROCE_ADDRESS", addresses)?
+                .unwrap_or_default(),
+            port: environment
+                .read("SOFTROCE_PORT", port)?
+                .unwrap_or(default.port),
+            mtu: environment.read("SOFTROCE_MTU", mtu)?,
+            receive_buffer: environment
+                .read("SOFTROCE_RCVBUF", bytes)?
+                .unwrap_or(default.receive_buffer),
+            network: NetworkFaults {
+                loss: environment.read("SOFTROCE_LOSS", part)?.unwrap_or_default(),
+                duplicate: environment
+                    .read("SOFTROCE_DUPLICATE", part)?
+                    .unwrap_or_default(),
+                reorder: environment
+                    .read("SOFTROCE_REORDER", part)?
+                    .unwrap_or_default(),
+                corrupt: environment
+                    .read("SOFTROCE_CORRUPT", part)?
+                    .unwrap_or_default(),
+                latency: environment
+                    .read("SOFTROCE_LATENCY", duration)?
+                    .unwrap_or_default(),
+                seed: environment
+                    .read("SOFTROCE_SEED", number)?
+                    .unwrap_or_default(),
+            },
+            failures: environment
+                .read("SOFTROCE_FAIL", failures)?
+                .unwrap_or_default(),
+            schedule,
+            capture: environment.read("SOFTROCE_PCAP", |path| Ok(PathBuf::from(path)))?,
+        })
+    }
+}
+
+struct Environment<F>(F);
+
+impl<F: Fn(&str) -> Option<String>> Environment<F> {
+    /// A variable's value; none if it is not set, or empty.
+    fn read<T>(
+        &self,
+        variable: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, InvalidVariable> {
+        let Some(value) = (self.0)(variable).filter(|value| !value.is_empty()) else {
+            return Ok(None);
+        };
+        match parse(&value) {
+            Ok(parsed) => Ok(Some(parsed)),
+            Err(expected) => Err(InvalidVariable {
+                variable,
+                value,
+                expected,
+            }),
+        }
+    }
+}

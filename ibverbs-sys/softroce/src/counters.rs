@@ -1,0 +1,113 @@
+#![forbid(unsafe_code)]
+//! What the device counts, under the names that the kernel and its drivers give to such counters
+//! (`/sys/class/infiniband/DEVICE/ports/1/{counters,hw_counters}`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::proto::Counter;
+
+/// The counters of the process's device, all zero before it is opened.
+pub fn counters() -> &'static Counters {
+    Counters::of_process()
+}
+
+/// The counters of a device. They only grow, and wrap at 2^64.
+#[derive(Debug, Default)]
+pub struct Counters {
+    values: [AtomicU64; Counter::COUNT],
+}
+
+impl Counters {
+    pub(crate) fn of_process() -> &'static Arc<Self> {
+        static COUNTERS: OnceLock<Arc<Counters>> = OnceLock::new();
+        COUNTERS.get_or_init(Arc::default)
+    }
+
+    /// Adds to a counter.
+    pub(crate) fn count(&self, counter: Counter, by: u64) {
+        self.values[counter as usize].fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// What a counter stands at.
+    pub fn value(&self, counter: Counter) -> u64 {
+        self.values[counter as usize].load(Ordering::Relaxed)
+    }
+
+    /// What the counter with this name stands at; none if there is no such counter.
+    ///
+    /// `port_xmit_data` and `port_rcv_data` are in words of four bytes, as IBTA 16.1.3.5 defines
+    /// them and as the kernel shows them.
+    pub fn named(&self, name: &str) -> Option<u64> {
+        self.all()
+            .find_map(|(known, value)| (known == name).then_some(value))
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        NAMES.iter().map(|&(counter, name)| {
+            let value = self.value(counter);
+            match counter {
+                Counter::SentBytes | Counter::ReceivedBytes => (name, value / 4),
+                _ => (name, value),
+            }
+        })
+    }
+}
+
+/// The standard port counters, then names of mlx5 and rxe, then what only a device without hardware
+/// counts.
+const NAMES: [(Counter, &str); Counter::COUNT] = [
+    (Counter::SentPackets, "port_xmit_packets"),
+    (Counter::ReceivedPackets, "port_rcv_packets"),
+    (Counter::SentBytes, "port_xmit_data"),
+    (Counter::ReceivedBytes, "port_rcv_data"),
+    (Counter::SendDiscarded, "port_xmit_discards"),
+    (Counter::Malformed, "port_rcv_errors"),
+    (Counter::DuplicateRequest, "duplicate_request"),
+    (Counter::OutOfSequenceRequest, "out_of_sequence"),
+    (Counter::ReceivedSequenceNak, "packet_seq_err"),
+    (Counter::ImpliedNak, "implied_nak_seq_err"),
+    (Counter::AcknowledgementTimeout, "local_ack_timeout_err"),
+    (Counter::ReceivedRnr, "rnr_nak_retry_err"),
+    (Counter::ReceiveDropped, "out_of_buffer"),
+    (Counter::RemoteAccessErrors, "resp_remote_access_errors"),
+    (Counter::WrongIcrc, "rx_icrc_encapsulated"),
+    (Counter::SentRnr, "send_rnr_err"),
+    (Counter::RetryExceeded, "retry_exceeded_err"),
+    (Counter::RnrRetryExceeded, "retry_rnr_exceeded_err"),
+    (
+        Counter::RemoteInvalidRequests,
+        "resp_remote_invalid_requests",
+    ),
+    (Counter::Retransmitted, "retransmitted_packets"),
+    (Counter::Unaddressed, "unaddressed_packets"),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_counter_has_one_name() {
+        let counters: HashSet<usize> = NAMES.iter().map(|&(counter, _)| counter as usize).collect();
+        let names: HashSet<&str> = NAMES.iter().map(|&(_, name)| name).collect();
+        assert_eq!(
+            (counters.len(), names.len()),
+            (Counter::COUNT, Counter::COUNT)
+        );
+    }
+
+    #[test]
+    fn data_is_told_in_words() {
+        let counters = Counters::default();
+        counters.count(Counter::SentBytes, 1028);
+        counters.count(Counter::SentPackets, 1);
+        assert_eq!(counters.value(Counter::SentBytes), 1028);
+        assert_eq!(counters.named("port_xmit_data"), Some(257));
+        assert_eq!(counters.named("port_xmit_packets"), Some(1));
+        assert_eq!(counters.named("port_xmit_pockets"), None);
+    }
+}

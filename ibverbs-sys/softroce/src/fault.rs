@@ -1,0 +1,276 @@
+#![forbid(unsafe_code)]
+//! Accidents at will, to test what a program does about them: packets that are lost, doubled, late,
+//! out of order or damaged; verbs that fail; events; a link that goes down. By this interface or by
+//! the variables of [`config`](crate::config).
+
+mod network;
+mod verb;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use ibverbs_sys::ibv_event_type;
+use parking_lot::Mutex;
+
+use crate::config::Config;
+use network::Accidents;
+
+pub(crate) use network::Fate;
+pub use network::NetworkFaults;
+pub use verb::{Errno, Verb};
+
+/// The accidents of the process's device. They can be arranged before it is opened.
+pub fn faults() -> &'static Faults {
+    Faults::of_process()
+}
+
+/// A call of a verb that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The verb.
+    pub verb: Verb,
+    /// Which call from now on, the next one is 1.
+    pub call: u64,
+    /// How it fails.
+    pub errno: Errno,
+}
+
+/// Who wants to know of events of the device and its port: an open context.
+pub(crate) trait Listener: Send + Sync {
+    /// An event that is of no object happened.
+    fn raise(&self, kind: ibv_event_type);
+}
+
+/// The accidents that are arranged for a device.
+pub struct Faults {
+    /// Whether any failure is left; a verb's fast path looks at nothing else.
+    failing: AtomicBool,
+    failures: Mutex<Vec<Failure>>,
+    /// Whether packets meet with accidents; their fast path looks at nothing else.
+    careless: AtomicBool,
+    accidents: Mutex<Accidents>,
+    link_up: AtomicBool,
+    listeners: Mutex<Vec<Weak<dyn Listener>>>,
+}
+
+impl Faults {
+    /// Those that a configuration begins with.
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            failing: AtomicBool::new(!config.failures.is_empty()),
+            failures: Mutex::new(config.failures.clone()),
+            careless: AtomicBool::new(config.network.any()),
+            accidents: Mutex::new(Accidents::new(config.network)),
+            link_up: AtomicBool::new(true),
+            listeners: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Those of the process's device, which may not have been opened yet.
+    pub(crate) fn of_process() -> &'static Arc<Self> {
+        static FAULTS: OnceLock<Arc<Faults>> = OnceLock::new();
+        FAULTS.get_or_init(|| {
+            let default = Config::default();
+            // What is wrong with the variables is said where the device is opened.
+            Arc::new(Self::new(Config::of_process().unwrap_or(&default)))
+        })
+    }
+
+    /// Makes a call of a verb fail. Several calls may be told.
+    pub fn fail(&self, failure: Failure) {
+        let mut failures = self.failures.lock();
+        failures.push(failure);
+        self.failing.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes back all failures that have not come yet.
+    pub fn forget_failures(&self) {
+        let mut failures = self.failures.lock();
+        failures.clear();
+        self.failing.store(false, Ordering::Relaxed);
+    }
+
+    /// Counts a call of a verb; the error that it shall fail with.
+    pub(crate) fn check(&self, verb: Verb) -> Result<(), Errno> {
+        if !self.failing.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut failures = self.failures.lock();
+        let mut failed = None;
+        failures.retain_mut(|failure| {
+            if failure.verb != verb {
+                return true;
+            }
+            failure.call = failure.call.saturating_sub(1);
+            if failure.call == 0 {
+                failed = Some(failure.errno);
+            }
+            failure.call > 0
+        });
+        self.failing.store(!failures.is_empty(), Ordering::Relaxed);
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// What happens to packets from now on; the random numbers begin anew.
+    pub fn set_network(&self, faults: NetworkFaults) {
+        let mut accidents = self.accidents.lock();
+        *accidents = Accidents::new(faults);
+        self.careless.store(faults.any(), Ordering::Relaxed);
+    }
+
+    /// What happens to packets.
+    pub fn network(&self) -> NetworkFaults {
+        self.accidents.lock().faults()
+    }
+
+    /// What happens to the next packet, of `len` bytes from BTH to ICRC; none if it goes as it is.
+    pub(crate) fn fate(&self, len: usize) -> Option<Fate> {
+        if !self.careless.load(Ordering::Relaxed) {
+            return None;
+        }
+        Some(self.accidents.lock().fate(len))
+    }
+
+    /// Takes the link down or up: while it is down nothing is sent and nothing comes. A change
+    /// raises `IBV_EVENT_PORT_ERR` or `IBV_EVENT_PORT_ACTIVE`.
+    pub fn set_link(&self, up: bool) {
+        if self.link_up.swap(up, Ordering::Relaxed) != up {
+            self.raise(if up {
+                ibv_event_type::IBV_EVENT_PORT_ACTIVE
+            } else {
+                ibv_event_type::IBV_EVENT_PORT_ERR
+            });
+        }
+    }
+
+    /// Whether the link is up: the port is active.
+    pub fn link_is_up(&self) -> bool {
+        self.link_up.load(Ordering::Relaxed)
+    }
+
+    /// Raises an asynchronous event of the device or the port at every open context.
+    pub fn raise(&self, kind: ibv_event_type) {
+        // A listener may come or go while it is told.
+        let listeners = self.listeners.lock().clone();
+        for listener in listeners.iter().filter_map(Weak::upgrade) {
+            listener.raise(kind);
+        }
+    }
+
+    /// Tells a context of events from now on, as long as it lives.
+    pub(crate) fn subscribe(&self, listener: Weak<dyn Listener>) {
+        let mut listeners = self.listeners.lock();
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(listener);
+    }
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faults")
+            .field("failures", &self.failures)
+            .field("network", &self.network())
+            .field("link_up", &self.link_up)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Told(Mutex<Vec<ibv_event_type>>);
+
+    impl Listener for Told {
+        fn raise(&self, kind: ibv_event_type) {
+            self.0.lock().push(kind);
+        }
+    }
+
+    #[test]
+    fn the_nth_call_of_a_verb_fails_once() {
+        let faults = Faults::new(&Config::default());
+        assert_eq!(faults.check(Verb::RegMr), Ok(()));
+        faults.fail(Failure {
+            verb: Verb::RegMr,
+            call: 2,
+            errno: Errno(libc::ENOMEM),
+        });
+        assert_eq!(faults.check(Verb::RegMr), Ok(()));
+        assert_eq!(faults.check(Verb::DeregMr), Ok(()));
+        assert_eq!(faults.check(Verb::RegMr), Err(Errno(libc::ENOMEM)));
+        assert_eq!(faults.check(Verb::RegMr), Ok(()));
+    }
+
+    #[test]
+    fn failures_are_counted_side_by_side_and_forgotten() {
+        let faults = Faults::new(&Config::default());
+        for call in [1, 3] {
+            faults.fail(Failure {
+                verb: Verb::PostSend,
+                call,
+                errno: Errno(libc::EINVAL),
+            });
+        }
+        let answers: Vec<bool> = (0..4)
+            .map(|_| faults.check(Verb::PostSend).is_err())
+            .collect();
+        assert_eq!(answers, [true, false, true, false]);
+        faults.fail(Failure {
+            verb: Verb::PostSend,
+            call: 1,
+            errno: Errno(libc::EINVAL),
+        });
+        faults.forget_failures();
+        assert_eq!(faults.check(Verb::PostSend), Ok(()));
+    }
+
+    #[test]
+    fn a_change_of_the_link_is_told_once() {
+        let faults = Faults::new(&Config::default());
+        let told = Arc::new(Told::default());
+        let listener: Weak<Told> = Arc::downgrade(&told);
+        faults.subscribe(listener);
+        faults.set_link(true);
+        faults.set_link(false);
+        faults.set_link(false);
+        assert!(!faults.link_is_up());
+        faults.set_link(true);
+        assert_eq!(
+            *told.0.lock(),
+            [
+                ibv_event_type::IBV_EVENT_PORT_ERR,
+                ibv_event_type::IBV_EVENT_PORT_ACTIVE
+            ]
+        );
+        // One that is gone is not told, and is forgotten.
+        drop(told);
+        faults.raise(ibv_event_type::IBV_EVENT_SM_CHANGE);
+    }
+
+    #[test]
+    fn careful_packets_draw_no_fate() {
+        let faults = Faults::new(&Config::default());
+        assert_eq!(faults.fate(100), None);
+        faults.set_network(NetworkFaults {
+            loss: 1.0,
+            ..NetworkFaults::default()
+        });
+        assert!(faults.fate(100).is_some_and(|fate| fate.lost));
+        faults.set_network(NetworkFaults::default());
+        assert_eq!(faults.fate(100), None);
+    }
+
+    #[test]
+    fn verbs_have_distinct_names_that_are_found() {
+        for &verb in Verb::ALL {
+            assert_eq!(Verb::named(verb.name()), Some(verb));
+            assert_eq!(Verb::named(&format!("ibv_{}", verb.name())), Some(verb));
+        }
+        assert_eq!(Verb::named("ibv_"), None);
+        assert_eq!(Errno::named("ENOMEM"), Some(Errno(libc::ENOMEM)));
+        assert_eq!(Errno::named("0"), None);
+    }
+}

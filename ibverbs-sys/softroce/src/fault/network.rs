@@ -1,0 +1,166 @@
+use std::time::Duration;
+
+/// What happens to packets on their way out. Each part is a probability from 0 to 1, drawn for
+/// every packet by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct NetworkFaults {
+    /// Lost.
+    pub loss: f64,
+    /// Sent twice.
+    pub duplicate: f64,
+    /// Held back until one to three packets behind it have gone, or a millisecond has.
+    pub reorder: f64,
+    /// One bit between BTH and ICRC is flipped.
+    pub corrupt: f64,
+    /// How long every packet is held back.
+    pub latency: Duration,
+    /// The beginning of the random numbers. The same faults and packets in the same order meet with
+    /// the same accidents.
+    pub seed: u64,
+}
+
+impl NetworkFaults {
+    /// Whether anything happens at all.
+    pub(super) fn any(&self) -> bool {
+        self.latency > Duration::ZERO
+            || [self.loss, self.duplicate, self.reorder, self.corrupt]
+                .iter()
+                .any(|&part| part > 0.0)
+    }
+}
+
+/// What happens to one packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fate {
+    /// It is gone.
+    pub(crate) lost: bool,
+    /// It is sent twice.
+    pub(crate) doubled: bool,
+    /// The bit that is flipped, counted from its first byte.
+    pub(crate) flipped: Option<usize>,
+    /// How many packets overtake it.
+    pub(crate) overtaken: u8,
+    /// How long it is held back.
+    pub(crate) latency: Duration,
+}
+
+/// Draws the packets' fates.
+#[derive(Debug)]
+pub(crate) struct Accidents {
+    faults: NetworkFaults,
+    state: u64,
+}
+
+impl Accidents {
+    pub(crate) fn new(faults: NetworkFaults) -> Self {
+        Self {
+            faults,
+            state: faults.seed,
+        }
+    }
+
+    pub(super) fn faults(&self) -> NetworkFaults {
+        self.faults
+    }
+
+    /// The fate of the next packet, which has `len` bytes. It takes the same number of random
+    /// numbers whatever happens, so that one fault more does not change the others.
+    pub(crate) fn fate(&mut self, len: usize) -> Fate {
+        let lost = self.happens(self.faults.loss);
+        let doubled = self.happens(self.faults.duplicate);
+        let reordered = self.happens(self.faults.reorder);
+        let corrupted = self.happens(self.faults.corrupt);
+        let (overtaken, bit) = (self.next(), self.next());
+        Fate {
+            lost,
+            doubled,
+            flipped: (corrupted && len > 0).then(|| (bit % (len as u64 * 8)) as usize),
+            overtaken: if reordered {
+                1 + (overtaken % 3) as u8
+            } else {
+                0
+            },
+            latency: self.faults.latency,
+        }
+    }
+
+    fn happens(&mut self, part: f64) -> bool {
+        // 53 bits fill a double's mantissa: from 0 to just below 1.
+        let drawn = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        drawn < part
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fates(faults: NetworkFaults) -> Vec<Fate> {
+        let mut accidents = Accidents::new(faults);
+        (0..10_000).map(|_| accidents.fate(100)).collect()
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_fates() {
+        let faults = NetworkFaults {
+            loss: 0.1,
+            duplicate: 0.2,
+            reorder: 0.3,
+            corrupt: 0.4,
+            seed: 7,
+            ..NetworkFaults::default()
+        };
+        assert_eq!(fates(faults), fates(faults));
+        assert_ne!(fates(faults), fates(NetworkFaults { seed: 8, ..faults }));
+        let lost = |faults| {
+            fates(faults)
+                .iter()
+                .map(|fate| fate.lost)
+                .collect::<Vec<_>>()
+        };
+        let alone = NetworkFaults {
+            loss: 0.1,
+            seed: 7,
+            ..NetworkFaults::default()
+        };
+        assert_eq!(lost(faults), lost(alone));
+    }
+
+    #[test]
+    fn parts_are_what_they_say() {
+        let faults = NetworkFaults {
+            loss: 0.1,
+            duplicate: 1.0,
+            reorder: 0.5,
+            corrupt: 0.0,
+            ..NetworkFaults::default()
+        };
+        let fates = fates(faults);
+        let count = |what: fn(&Fate) -> bool| fates.iter().filter(|fate| what(fate)).count();
+        // The seed is fixed, so these are not random: nine standard deviations are allowed.
+        assert!((730..1270).contains(&count(|fate| fate.lost)));
+        assert_eq!(count(|fate| fate.doubled), 10_000);
+        assert!((4550..5450).contains(&count(|fate| fate.overtaken > 0)));
+        assert_eq!(count(|fate| fate.overtaken > 3), 0);
+        assert_eq!(count(|fate| fate.flipped.is_some()), 0);
+    }
+
+    #[test]
+    fn a_flipped_bit_is_in_the_packet() {
+        let mut accidents = Accidents::new(NetworkFaults {
+            corrupt: 1.0,
+            ..NetworkFaults::default()
+        });
+        assert!((0..1000).all(|_| accidents.fate(2).flipped.is_some_and(|bit| bit < 16)));
+        assert_eq!(accidents.fate(0).flipped, None);
+    }
+}

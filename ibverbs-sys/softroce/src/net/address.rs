@@ -1,0 +1,217 @@
+//! Which address and port a process takes, and which a peer has.
+
+#![forbid(unsafe_code)]
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
+
+/// How many ports a NIC in 127/8 may choose from. Which one it has stands in the four top bits of
+/// its queue pairs' numbers, so a peer that knows one knows the port. The slot of all ones is left
+/// out: 0xffffff is the number of all queue pairs of a multicast group.
+pub(crate) const SLOTS: u8 = 15;
+
+/// Distance of the slots' ports.
+const STRIDE: u16 = 1000;
+
+/// The number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
+pub(crate) const MULTICAST: u32 = 0xff_ffff;
+
+/// fd, a global ID of 40 bits that is this device's everywhere (it is "sroce" in ASCII). A subnet ID of 16 bits, which
+/// is the UDP port, ends the prefix; the interface ID is a number of the NIC and the IPv4 address.
+const UNIQUE_LOCAL: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
+
+/// The address in 127/8 that a process tries at an attempt. Processes that run at once have
+/// different first choices: a process ID has at most 22 bits.
+pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
+    // An odd factor permutes the numbers below 2^24; it spreads the processes over the addresses.
+    let mut host = (process & 0xff_ffff)
+        .wrapping_add(attempt.wrapping_mul(0x61_c889))
+        .wrapping_mul(0x9e_3779)
+        & 0xff_ffff;
+    // 127.0.0.0/16 is where people put their own services.
+    if host < 0x1_0000 {
+        host |= 0x80_0000;
+    }
+    // The first and the last address of 127/8 are a network's and a broadcast address.
+    if host == 0xff_ffff {
+        host -= 1;
+    }
+    Ipv4Addr::from(0x7f00_0000 | host)
+}
+
+/// The UDP port of a slot; none if there is none so high.
+pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
+    STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
+}
+
+/// The UDP port at which a peer's queue pair is reached. Addresses in 127/8 are of devices as this
+/// one. Elsewhere queue pair numbers say nothing.
+pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u16> {
+    if address.is_loopback() {
+        port_of_slot(base, (queue_pair >> 20) as u8 & 0xf)
+    } else {
+        Some(base)
+    }
+}
+
+/// The GID that carries an address and port. `instance` tells apart NICs that had the same one after the other.
+pub(crate) fn unique_local(address: SocketAddrV4, instance: u32) -> Ipv6Addr {
+    let mut octets = [0; 16];
+    octets[..6].copy_from_slice(&UNIQUE_LOCAL);
+    octets[6..8].copy_from_slice(&address.port().to_be_bytes());
+    octets[8..12].copy_from_slice(&instance.to_be_bytes());
+    octets[12..].copy_from_slice(&address.ip().octets());
+    Ipv6Addr::from(octets)
+}
+
+/// The address and port that a GID carries; none if it is another address.
+pub(crate) fn carried(gid: Ipv6Addr) -> Option<SocketAddrV4> {
+    let octets = gid.octets();
+    if !is_unique_local(&octets) {
+        return None;
+    }
+    let port = u16::from_be_bytes([octets[6], octets[7]]);
+    let address = Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]);
+    let reachable = port != 0 && !address.is_unspecified() && !address.is_broadcast();
+    (reachable && !address.is_multicast()).then(|| SocketAddrV4::new(address, port))
+}
+
+/// Whether bytes begin an address that [`unique_local`] makes.
+pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
+    octets.starts_with(&UNIQUE_LOCAL)
+}
+
+/// The multicast group that a GID means, in one form; none if it is no group's. An IPv4 group is written
+/// `::ffff:a.b.c.d` as well as `ffxx::ffff:a.b.c.d`, as rdma_cm does: these are one group, because on the wire they are.
+pub(crate) fn group(gid: Ipv6Addr) -> Option<Ipv6Addr> {
+    match mapped_group(gid) {
+        Some(ipv4) => {
+            let [a, b, c, d] = ipv4.octets();
+            let low = [a, b, c, d].map(u16::from);
+            let (high, low) = (low[0] << 8 | low[1], low[2] << 8 | low[3]);
+            Some(Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xffff, high, low))
+        }
+        None => gid.is_multicast().then_some(gid),
+    }
+}
+
+/// The IPv4 group whose datagrams are those of a multicast GID. Where the GID means an IPv4 group it is that one.
+/// Of others, which are reached in tunnels, it is one of the addresses for an organization's own use (RFC 2365) with bits
+/// of the group's; the header in the tunnel says which group is really meant.
+pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
+    if let Some(ipv4) = mapped_group(gid) {
+        return Some(ipv4);
+    }
+    if !gid.is_multicast() {
+        return None;
+    }
+    let folded = gid.segments().iter().fold(0_u32, |folded, &segment| {
+        folded.rotate_left(7) ^ u32::from(segment)
+    });
+    // 239.192.0.0/14
+    Some(Ipv4Addr::from(
+        0xefc0_0000 | (folded ^ folded >> 18) & 0x3_ffff,
+    ))
+}
+
+/// The IPv4 group that a GID is a form of.
+fn mapped_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
+    let octets = gid.octets();
+    let ipv4 = Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]);
+    let prefix = octets[..2] == [0; 2] || octets[0] == 0xff;
+    let mapped = prefix && octets[2..10] == [0; 8] && octets[10..12] == [0xff; 2];
+    (mapped && ipv4.is_multicast()).then_some(ipv4)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn processes_have_different_addresses_in_127_8() {
+        let addresses: HashSet<Ipv4Addr> = (1..=20_000).map(|pid| candidate(pid, 0)).collect();
+        // Those of 127.0/16 are moved onto others: one in 256 has a twin with its own choice.
+        assert!(addresses.len() > 19_900, "{}", addresses.len());
+        for address in addresses {
+            assert!(address.is_loopback());
+            assert_ne!(address.octets()[..2], [127, 0]);
+        }
+        let attempts: HashSet<Ipv4Addr> = (0..100).map(|attempt| candidate(7, attempt)).collect();
+        assert!(attempts.len() > 98);
+    }
+
+    #[test]
+    fn a_gid_carries_address_and_port() {
+        let address = SocketAddrV4::new(Ipv4Addr::new(127, 1, 2, 3), 5791);
+        let gid = unique_local(address, 0xdead_beef);
+        assert_eq!(gid.to_string(), "fd73:726f:6365:169f:dead:beef:7f01:203");
+        assert!(gid.is_unique_local());
+        assert_eq!(carried(gid), Some(address));
+        assert_ne!(unique_local(address, 1), gid);
+        assert_eq!(carried("fd00::1".parse().unwrap()), None);
+        assert_eq!(
+            carried("fd73:726f:6365::7f01:203".parse().unwrap()),
+            None,
+            "port 0"
+        );
+        assert_eq!(
+            carried("fd73:726f:6365:1::".parse().unwrap()),
+            None,
+            "address 0.0.0.0"
+        );
+    }
+
+    #[test]
+    fn a_loopback_peers_port_stands_in_its_number() {
+        let loopback = Ipv4Addr::new(127, 9, 9, 9);
+        assert_eq!(port_of(4791, loopback, 0x01_2345), Some(4791));
+        assert_eq!(port_of(4791, loopback, 0x21_2345), Some(6791));
+        assert_eq!(
+            port_of(4791, Ipv4Addr::new(10, 0, 0, 1), 0x21_2345),
+            Some(4791)
+        );
+        assert_eq!(port_of(60_000, loopback, 0xe0_0000), None);
+    }
+
+    #[test]
+    fn forms_of_an_ipv4_group_are_one_group() {
+        let parsed = |gid: &str| gid.parse::<Ipv6Addr>().unwrap();
+        let one = parsed("ff0e::ffff:239.1.2.3");
+        for form in [
+            "ff0e::ffff:239.1.2.3",
+            "::ffff:239.1.2.3",
+            "ff12::ffff:239.1.2.3",
+        ] {
+            assert_eq!(group(parsed(form)), Some(one));
+            assert_eq!(ipv4_group(parsed(form)), Some(Ipv4Addr::new(239, 1, 2, 3)));
+        }
+        for none in ["::ffff:10.1.2.3", "fe80::1", "::239.1.2.3"] {
+            assert_eq!(
+                (group(parsed(none)), ipv4_group(parsed(none))),
+                (None, None)
+            );
+        }
+    }
+
+    #[test]
+    fn other_groups_have_addresses_for_own_use() {
+        let of = |gid: &str| ipv4_group(gid.parse().unwrap()).unwrap();
+        let groups = [
+            "ff0e::ffff:10.1.2.3",
+            "ff0e::1:2:3:4",
+            "ff0e::1:2:3:5",
+            "ff02::1",
+        ];
+        let addresses: HashSet<Ipv4Addr> = groups.into_iter().map(of).collect();
+        assert_eq!(addresses.len(), groups.len());
+        for address in addresses {
+            assert_eq!(
+                (address.octets()[0], address.octets()[1] & 0xfc),
+                (239, 192)
+            );
+        }
+        let other = "ff0e::1:2:3:4".parse().unwrap();
+        assert_eq!(group(other), Some(other));
+    }
+}

@@ -1,0 +1,140 @@
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+
+use super::network::{Endpoint, Network};
+use super::route::gid_of;
+use super::socket::{BATCH, Message, Ring};
+use super::{address, tunnel};
+use crate::proto::{Arrival, Counter};
+use crate::wire::ip::{Headers, Route};
+use crate::wire::{Packet, icrc};
+
+/// Where packets are received to; for one who receives at a time.
+pub(crate) struct Inbox {
+    ring: Ring,
+}
+
+/// What came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// Datagrams, right or wrong.
+    pub(crate) datagrams: usize,
+    /// There may be more.
+    pub(crate) more: bool,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self { ring: Ring::new() }
+    }
+}
+
+impl Network {
+    /// Takes one batch of what has come to each socket, and hands on the packets that are right: to whom they
+    /// are is not looked at here.
+    pub(crate) fn receive(
+        &self,
+        inbox: &mut Inbox,
+        mut deliver: impl FnMut(&Arrival, &Packet<'_>),
+    ) -> Received {
+        let mut received = Received::default();
+        let endpoints = self.endpoints();
+        for endpoint in endpoints.iter() {
+            // An error is that of an earlier datagram, or want of memory; the next time there is another answer.
+            let count = endpoint.socket.receive(&mut inbox.ring).unwrap_or(0);
+            received.datagrams += count;
+            received.more |= count == BATCH;
+            for index in 0..count {
+                let message = inbox.ring.message(index);
+                match self.admit(endpoint, &message) {
+                    Ok((arrival, packet)) => {
+                        self.counters.count(Counter::ReceivedPackets, 1);
+                        deliver(&arrival, &packet);
+                    }
+                    Err(Some(reason)) => self.counters.count(reason, 1),
+                    Err(None) => {}
+                }
+            }
+        }
+        received
+    }
+
+    /// The packet in a datagram if it is right; else what it counts as.
+    fn admit<'a>(
+        &self,
+        endpoint: &Endpoint,
+        message: &Message<'a>,
+    ) -> Result<(Arrival, Packet<'a>), Option<Counter>> {
+        if !self.faults.link_is_up() {
+            return Err(None);
+        }
+        if message.truncated {
+            return Err(Some(Counter::Malformed));
+        }
+        let (gid, headers, bytes) = match endpoint.tunnelled {
+            Some(gid) if tunnel::is_tunnelled(message.bytes) => {
+                let opened = tunnel::open(message.bytes).ok_or(Counter::Malformed)?;
+                (gid, opened.0, opened.1)
+            }
+            _ => (endpoint.gid, outer(endpoint, message), message.bytes),
+        };
+        self.capture(&headers, bytes);
+        let (transport, sent) = icrc::split(bytes).ok_or(Counter::Malformed)?;
+        self.counters
+            .count(Counter::ReceivedBytes, bytes.len() as u64);
+        if headers.icrc(transport) != sent && !is_excused(&headers, message, transport, sent) {
+            return Err(Some(Counter::WrongIcrc));
+        }
+        let route = headers.route();
+        if Some(gid) == endpoint.tunnelled && !is_sender(&route, message.from) {
+            return Err(Some(Counter::Malformed));
+        }
+        let own = self.addresses()[usize::from(gid)];
+        let destination = match address::group(route.destination) {
+            Some(group) => group,
+            None if route.destination == own => own,
+            None => return Err(Some(Counter::Unaddressed)),
+        };
+        let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
+        let arrival = Arrival {
+            local: gid,
+            source: route.source,
+            destination,
+            route: headers.global_route(),
+        };
+        Ok((arrival, packet))
+    }
+}
+
+/// The headers that a datagram must have come with.
+fn outer(endpoint: &Endpoint, message: &Message<'_>) -> Headers {
+    let local = endpoint.socket.local();
+    let route = Route {
+        source: gid_of(message.from.ip()),
+        destination: gid_of(local.ip()),
+        source_port: message.from.port(),
+        destination_port: local.port(),
+        traffic_class: message.traffic_class,
+        hop_limit: message.hop_limit,
+        flow_label: 0,
+    };
+    route.headers(message.bytes.len().saturating_sub(4))
+}
+
+/// Whether an ICRC that does not fit may be right all the same: the sender's IPv4 header has an identification that a UDP
+/// socket does not show. Senders in 127/8 are such as this one, whose identification is 0.
+fn is_excused(headers: &Headers, message: &Message<'_>, transport: &[u8], sent: u32) -> bool {
+    match headers {
+        Headers::V4 { ip, udp } if !message.from.ip().is_loopback() => {
+            icrc::explained_by_identification(ip, udp, transport, sent)
+        }
+        _ => false,
+    }
+}
+
+/// Whether a packet in a tunnel says that it comes from where it comes from.
+fn is_sender(route: &Route, from: SocketAddr) -> bool {
+    let carried = address::carried(route.source).map(SocketAddr::V4);
+    carried == Some(from) && route.source_port == from.port()
+}

@@ -1,0 +1,28 @@
+//! The network below the transport: UDP sockets, which GIDs they are reached by, and packets with
+//! their ICRC on their way out and in.
+//!
+//! ```text
+//!  poll_transmit ──> Outbox ── ICRC, accidents, capture ──> sendmmsg ──┐
+//!                                                                      │ UDP
+//!  QueuePair::receive <── Arrival, Packet <── ICRC check ── recvmmsg <─┘
+//! ```
+//!
+//! # GIDs
+//! By default a process has an IPv4 address of its own in 127/8. GID 0 is that address, IPv4-mapped.
+//! GID 1 is a unique local IPv6 address (RFC 4193) that carries the IPv4 address and the UDP port:
+//! packets between such GIDs travel over the same socket with a whole IPv6 and UDP header
+//! [in front of the BTH](tunnel), so the receiver has an IPv6 GRH. With `SOFTROCE_ADDRESS` it is the host's
+//! own addresses, which is how kernel drivers and network cards are reached.
+
+pub(crate) mod address;
+mod delay;
+mod inbox;
+mod network;
+mod outbox;
+mod route;
+mod socket;
+mod tunnel;
+
+pub(crate) use inbox::Inbox;
+pub(crate) use network::{DELAY, Endpoints, Network};
+pub(crate) use outbox::Outbox;

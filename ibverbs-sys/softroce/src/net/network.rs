@@ -1,0 +1,442 @@
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::delay::Delay;
+use super::outbox::{Batch, Outbox};
+use super::socket::{Interface, Socket};
+use super::{address, route};
+use crate::capture::Capture;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::engine::Timers;
+use crate::fault::Faults;
+use crate::proto::{Mtu, Path, Time};
+use crate::wire::ip::Headers;
+
+/// How many addresses in 127/8 a process tries on each port.
+const ATTEMPTS: u32 = 4;
+
+/// How many batches are kept for the next use.
+const POOL: usize = 8;
+
+/// What all headers of a packet beside its payload may take, tunnel and all.
+const HEADERS: usize = 160;
+
+/// A GID of the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gid {
+    /// The GID.
+    pub(crate) address: Ipv6Addr,
+    /// How packets from it travel.
+    pub(crate) kind: GidKind,
+    /// Which socket they go by.
+    pub(crate) endpoint: usize,
+}
+
+/// How packets travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GidKind {
+    /// Over IPv4.
+    Mapped,
+    /// Over IPv6.
+    Native,
+    /// Over IPv6, in a tunnel over IPv4.
+    Tunnelled,
+}
+
+/// A socket, and whose packets come by it.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    /// The socket.
+    pub(crate) socket: Socket,
+    /// The GID whose address it is bound to, or that the group was joined for.
+    pub(crate) gid: u8,
+    /// The GID whose packets come in a tunnel.
+    pub(crate) tunnelled: Option<u8>,
+}
+
+/// All sockets that packets come by.
+#[derive(Debug)]
+pub(crate) struct Endpoints(Box<[Arc<Endpoint>]>);
+
+impl Endpoints {
+    /// Their sockets.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
+        self.0.iter().map(|endpoint| &endpoint.socket)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Endpoint> {
+        self.0.iter().map(|endpoint| &**endpoint)
+    }
+}
+
+/// The port's way to the network: its addresses and sockets.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(super) own: Vec<Arc<Endpoint>>,
+    gids: Vec<Gid>,
+    addresses: Vec<Ipv6Addr>,
+    base: u16,
+    slot: u8,
+    mtu: Mtu,
+    receive_buffer: usize,
+    asked_buffer: usize,
+    endpoints: RwLock<Arc<Endpoints>>,
+    groups: Mutex<HashMap<SocketAddr, (usize, Arc<Endpoint>)>>,
+    pool: Mutex<Vec<Batch>>,
+    pub(super) delay: Delay,
+    pub(super) counters: Arc<Counters>,
+    pub(super) faults: Arc<Faults>,
+    pub(super) timers: Arc<Timers>,
+    capture: Option<Capture>,
+}
+
+impl Network {
+    /// Binds the sockets. An address and port that are taken are an error if they were asked for; else
+    /// the next ones are tried.
+    pub(crate) fn open(
+        config: &Config,
+        counters: Arc<Counters>,
+        faults: Arc<Faults>,
+        timers: Arc<Timers>,
+    ) -> io::Result<Self> {
+        let capture = config.capture.as_ref().map(Capture::create).transpose()?;
+        let (sockets, slot) = bind(config)?;
+        let (mut own, mut gids) = (Vec::new(), Vec::new());
+        for (endpoint, socket) in sockets.into_iter().enumerate() {
+            let gid = gids.len() as u8;
+            let mut tunnelled = None;
+            match socket.local() {
+                SocketAddr::V4(local) => {
+                    let mapped = local.ip().to_ipv6_mapped();
+                    gids.push(Gid {
+                        address: mapped,
+                        kind: GidKind::Mapped,
+                        endpoint,
+                    });
+                    let carrying = address::unique_local(local, instance());
+                    tunnelled = Some(gid + 1);
+                    gids.push(Gid {
+                        address: carrying,
+                        kind: GidKind::Tunnelled,
+                        endpoint,
+                    });
+                }
+                SocketAddr::V6(local) => {
+                    gids.push(Gid {
+                        address: *local.ip(),
+                        kind: GidKind::Native,
+                        endpoint,
+                    });
+                }
+            }
+            own.push(Arc::new(Endpoint {
+                socket,
+                gid,
+                tunnelled,
+            }));
+        }
+        let buffers = own.iter().map(|endpoint| endpoint.socket.receive_buffer());
+        let receive_buffer = buffers
+            .collect::<io::Result<Vec<usize>>>()?
+            .into_iter()
+            .min();
+        let carried = own
+            .iter()
+            .map(|endpoint| carried_mtu(endpoint.socket.local().ip()))
+            .min();
+        Ok(Self {
+            endpoints: RwLock::new(Arc::new(Endpoints(own.iter().cloned().collect()))),
+            own,
+            addresses: gids.iter().map(|gid| gid.address).collect(),
+            gids,
+            base: config.port,
+            slot,
+            mtu: config.mtu.or(carried).unwrap_or(Mtu::Mtu1024),
+            receive_buffer: receive_buffer.unwrap_or(0),
+            asked_buffer: config.receive_buffer,
+            groups: Mutex::new(HashMap::new()),
+            pool: Mutex::new(Vec::new()),
+            delay: Delay::new(),
+            counters,
+            faults,
+            timers,
+            capture,
+        })
+    }
+
+    /// The GID table.
+    pub(crate) fn addresses(&self) -> &[Ipv6Addr] {
+        &self.addresses
+    }
+
+    /// The number of a GID's network interface; 0 if there is none.
+    pub(crate) fn interface(&self, gid: usize) -> u32 {
+        let endpoint = self
+            .gids
+            .get(gid)
+            .and_then(|gid| self.own.get(gid.endpoint));
+        endpoint
+            .and_then(|endpoint| Interface::of(endpoint.socket.local().ip()))
+            .map_or(0, |interface| interface.index)
+    }
+
+    /// The slot of the NIC's port, which stands in bits 23 to 20 of its queue pairs' numbers.
+    pub(crate) fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// The port's active MTU.
+    pub(crate) fn mtu(&self) -> Mtu {
+        self.mtu
+    }
+
+    /// How many packets of a size a queue pair may have on the way: about half of what fits into the socket of a peer
+    /// that may have as large a one as this process without privileges. The other half is for other queue pairs, and
+    /// for what the kernel does not give back at once.
+    pub(crate) fn window(&self, mtu: Mtu) -> u32 {
+        // The kernel counts the memory that a packet takes: a power of two with room for headers and for the
+        // 320 bytes at the end of every buffer, and 256 bytes to describe it.
+        let taken = (mtu.bytes() + 128 + 320).next_power_of_two() + 256;
+        let unprivileged = fs::read_to_string("/proc/sys/net/core/rmem_max")
+            .ok()
+            .and_then(|limit| limit.trim().parse::<usize>().ok())
+            // The kernel doubles what it is asked for.
+            .map_or(usize::MAX, |limit| limit.saturating_mul(2));
+        let packets = self.receive_buffer.min(unprivileged) / taken / 2;
+        // What a network between two hosts holds is not known; 128 is what the kernel's driver sends.
+        let loopback = self
+            .own
+            .iter()
+            .all(|own| own.socket.local().ip().is_loopback());
+        packets.clamp(8, if loopback { 512 } else { 128 }) as u32
+    }
+
+    /// Whether packets can be sent this way at all: the local GID is there, and the peer's is of its kind.
+    pub(crate) fn reaches(&self, path: &Path) -> bool {
+        // Any number will do, of those that have a port.
+        self.way(path, 0).is_some()
+    }
+
+    /// Which way a packet to a queue pair goes.
+    pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::Way> {
+        let gid = self.gids.get(usize::from(path.source))?;
+        let local = self.own.get(gid.endpoint)?.socket.local();
+        route::way(gid, local, self.base, path, queue_pair)
+    }
+
+    /// A box to put packets into that are to be sent.
+    pub(crate) fn outbox(&self) -> Outbox<'_> {
+        let batch = self.pool.lock().pop().unwrap_or_default();
+        Outbox::new(self, batch)
+    }
+
+    pub(super) fn recycle(&self, batch: Batch) {
+        let mut pool = self.pool.lock();
+        if pool.len() < POOL {
+            pool.push(batch);
+        }
+    }
+
+    /// All sockets that packets come by, now.
+    pub(crate) fn endpoints(&self) -> Arc<Endpoints> {
+        Arc::clone(&self.endpoints.read())
+    }
+
+    /// Sends what was held back and is due, by an accident that was arranged.
+    pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
+        Timers::called(self.delay.alarm(), noted);
+        let due = self.delay.take_due(now);
+        if !due.is_empty() {
+            let mut outbox = self.outbox();
+            for packet in due {
+                outbox.put(packet);
+            }
+        }
+        if let Some(next) = self.delay.next_due() {
+            self.timers.note(DELAY, self.delay.alarm(), next);
+        }
+    }
+
+    /// Joins a multicast group; once for every time it is left again.
+    pub(crate) fn join(&self, group: Ipv6Addr) -> io::Result<()> {
+        let wanted = self.group_addresses(group);
+        if wanted.is_empty() {
+            let message = format!("{group} is no multicast group that the port's GIDs reach");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let mut groups = self.groups.lock();
+        let mut added = Vec::new();
+        for (at, own) in wanted {
+            if groups.contains_key(&at) {
+                continue;
+            }
+            let interface = own.socket.local().ip();
+            let socket = Socket::join(at, interface, self.asked_buffer)?;
+            let endpoint = Endpoint {
+                socket,
+                gid: own.gid,
+                tunnelled: own.tunnelled,
+            };
+            added.push((at, Arc::new(endpoint)));
+        }
+        for (at, endpoint) in added {
+            groups.insert(at, (0, endpoint));
+        }
+        for (at, _) in self.group_addresses(group) {
+            if let Some((members, _)) = groups.get_mut(&at) {
+                *members += 1;
+            }
+        }
+        self.publish(&groups);
+        Ok(())
+    }
+
+    /// Leaves a multicast group.
+    pub(crate) fn leave(&self, group: Ipv6Addr) {
+        let mut groups = self.groups.lock();
+        for (at, _) in self.group_addresses(group) {
+            if let Some((members, _)) = groups.get_mut(&at) {
+                *members -= 1;
+                if *members == 0 {
+                    groups.remove(&at);
+                }
+            }
+        }
+        self.publish(&groups);
+    }
+
+    /// The addresses that a group's packets come to.
+    fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, &Arc<Endpoint>)> {
+        let of = |own: &Arc<Endpoint>| match own.socket.local() {
+            SocketAddr::V4(local) => {
+                let ip = address::ipv4_group(group)?;
+                Some(SocketAddr::V4(SocketAddrV4::new(ip, local.port())))
+            }
+            SocketAddr::V6(local) => group.is_multicast().then(|| {
+                let interface = Interface::of(IpAddr::V6(*local.ip())).map_or(0, |i| i.index);
+                SocketAddr::V6(SocketAddrV6::new(group, local.port(), 0, interface))
+            }),
+        };
+        self.own
+            .iter()
+            .filter_map(|own| Some((of(own)?, own)))
+            .collect()
+    }
+
+    fn publish(&self, groups: &HashMap<SocketAddr, (usize, Arc<Endpoint>)>) {
+        let of_groups = groups.values().map(|(_, endpoint)| endpoint);
+        let all = self.own.iter().chain(of_groups).cloned().collect();
+        *self.endpoints.write() = Arc::new(Endpoints(all));
+        // The engine waits for the sockets that were there when it fell asleep.
+        self.timers.sleeper().ring();
+    }
+
+    /// Writes a packet to the capture, if there is one.
+    pub(super) fn capture(&self, headers: &Headers, packet: &[u8]) {
+        if let Some(capture) = &self.capture
+            && let Err(error) =
+                capture.record(SystemTime::now(), &[headers.ip(), headers.udp(), packet])
+        {
+            eprintln!("softroce: the capture ends here: {error}");
+        }
+    }
+}
+
+/// The key of the timer for packets that are held back; queue pairs have theirs below 2^24.
+pub(crate) const DELAY: u32 = 1 << 24;
+
+/// A number that tells this NIC's GID from one that had the same address before.
+fn instance() -> u32 {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let mixed = (since.as_nanos() as u64)
+        .wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32) as u32
+}
+
+/// The sockets, and the slot of the port that they have.
+fn bind(config: &Config) -> io::Result<(Vec<Socket>, u8)> {
+    let buffer = config.receive_buffer;
+    if config.addresses.is_empty() {
+        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+        for (slot, port) in slots(config.port) {
+            for attempt in 0..ATTEMPTS {
+                let ip = address::candidate(process::id(), attempt);
+                match Socket::bind(SocketAddrV4::new(ip, port).into(), buffer) {
+                    Ok(socket) => return Ok((vec![socket], slot)),
+                    Err(error) => last = naming(error, ip.into(), port),
+                }
+            }
+        }
+        return Err(last);
+    }
+    // All slots are free to try only where peers look for them.
+    let loopback = |ip: &IpAddr| matches!(ip, IpAddr::V4(ip) if ip.is_loopback());
+    let tried = if config.addresses.iter().all(loopback) {
+        address::SLOTS.into()
+    } else {
+        1
+    };
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for (slot, port) in slots(config.port).take(tried) {
+        let bound = config.addresses.iter().map(|&ip| {
+            let address = match ip {
+                IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
+                IpAddr::V6(ip) => {
+                    let local = ip.is_unicast_link_local();
+                    let interface = local.then(|| Interface::of(ip.into())).flatten();
+                    SocketAddrV6::new(ip, port, 0, interface.map_or(0, |i| i.index)).into()
+                }
+            };
+            Socket::bind(address, buffer).map_err(|error| naming(error, ip, port))
+        });
+        match bound.collect() {
+            Ok(sockets) => return Ok((sockets, slot)),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// The slots and their ports.
+fn slots(base: u16) -> impl Iterator<Item = (u8, u16)> {
+    (0..address::SLOTS).filter_map(move |slot| Some((slot, address::port_of_slot(base, slot)?)))
+}
+
+/// An error that says what could not be bound.
+fn naming(error: io::Error, ip: IpAddr, port: u16) -> io::Error {
+    let kind = error.kind();
+    io::Error::new(
+        kind,
+        format!("binding {}: {error}", SocketAddr::new(ip, port)),
+    )
+}
+
+/// The largest MTU whose packets an address's interface carries whole.
+fn carried_mtu(address: IpAddr) -> Mtu {
+    let interface = Interface::of(address);
+    let bytes = interface
+        .and_then(|interface| {
+            fs::read_to_string(format!("/sys/class/net/{}/mtu", interface.name)).ok()
+        })
+        .and_then(|mtu| mtu.trim().parse::<usize>().ok())
+        .unwrap_or(if address.is_loopback() { 1 << 16 } else { 1500 });
+    [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512]
+        .into_iter()
+        .find(|mtu| mtu.bytes() + HEADERS <= bytes)
+        .unwrap_or(Mtu::Mtu256)
+}

@@ -1,0 +1,111 @@
+//! IPv6 over the socket of an IPv4 address: the packet's IPv6 and UDP header stand in front of its
+//! BTH. That is how packets travel between the GIDs that [carry](super::address::carried) an IPv4 address.
+
+#![forbid(unsafe_code)]
+
+use super::address::is_unique_local;
+use crate::wire::ip::Headers;
+
+/// Bytes that the headers take.
+pub(crate) const OVERHEAD: usize = 40 + 8;
+
+/// Whether a datagram begins with an IPv6 header of a sender in a tunnel, and not with a BTH.
+///
+/// The version alone does not tell: 0x64 is also the opcode of a datagram. But where such a sender's
+/// address begins, a BTH has the bit that asks for an acknowledgement and seven reserved ones, which are
+/// sent as zero (IBTA 9.2.9); an address that begins with 0xfd has six of those set.
+pub(crate) fn is_tunnelled(datagram: &[u8]) -> bool {
+    datagram.first().is_some_and(|first| first >> 4 == 6)
+        && datagram.get(8..).is_some_and(is_unique_local)
+}
+
+/// The headers of a datagram in a tunnel and the bytes from BTH to ICRC; none if they are not right.
+pub(crate) fn open(datagram: &[u8]) -> Option<(Headers, &[u8])> {
+    match Headers::parse(datagram)? {
+        (headers @ Headers::V6 { .. }, rest) => Some((headers, rest)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddrV4};
+
+    use super::super::address::unique_local;
+    use super::*;
+    use crate::wire::ip::Route;
+    use crate::wire::{Bth, Header, Opcode, Operation, Transport};
+
+    fn route(traffic_class: u8) -> Route {
+        let gid = |last| unique_local(SocketAddrV4::new(Ipv4Addr::new(127, 1, 1, last), 4791), 7);
+        Route {
+            source: gid(1),
+            destination: gid(2),
+            source_port: 4791,
+            destination_port: 4791,
+            traffic_class,
+            hop_limit: 64,
+            flow_label: 5,
+        }
+    }
+
+    #[test]
+    fn headers_come_back_with_every_traffic_class() {
+        for traffic_class in 0..=255 {
+            let headers = route(traffic_class).headers(12);
+            let mut datagram = Vec::new();
+            headers.emit(&mut datagram);
+            assert_eq!(datagram.len(), OVERHEAD);
+            datagram.extend_from_slice(&[1; 16]);
+            assert!(is_tunnelled(&datagram));
+            let (opened, rest) = open(&datagram).unwrap();
+            assert_eq!((opened.route(), rest), (route(traffic_class), &[1; 16][..]));
+        }
+    }
+
+    #[test]
+    fn a_datagram_of_the_transport_is_no_tunnel() {
+        for acknowledge in [false, true] {
+            let mut packet = Vec::new();
+            let bth = Bth {
+                opcode: Opcode {
+                    transport: Transport::UnreliableDatagram,
+                    operation: Operation::SendOnly,
+                },
+                solicited: false,
+                migrated: true,
+                pad: 0,
+                partition_key: 0xffff,
+                destination: 0xff_11ff,
+                acknowledge,
+                sequence: 0x73_726f,
+            };
+            let header = Header {
+                bth,
+                xrc_srq: None,
+                deth: Some(crate::wire::Deth {
+                    queue_key: 0x6365_0000,
+                    source: 1,
+                }),
+                reth: None,
+                atomic: None,
+                aeth: None,
+                original: None,
+                immediate: None,
+                invalidate: None,
+            };
+            header.emit(&mut packet);
+            assert_eq!(packet[0], 0x64);
+            assert!(!is_tunnelled(&packet));
+        }
+        assert!(!is_tunnelled(&[]));
+        assert!(!is_tunnelled(&[0x60; 10]));
+    }
+
+    #[test]
+    fn what_is_cut_short_does_not_open() {
+        let mut datagram = Vec::new();
+        route(0).headers(12).emit(&mut datagram);
+        assert!(open(&datagram).is_none());
+    }
+}

@@ -1,0 +1,390 @@
+#![forbid(unsafe_code)]
+//! The process's one NIC: what all objects of the device stand on.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::net::Ipv6Addr;
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use crate::abi::fork;
+use crate::completion::Deadlines;
+use crate::config::{Config, Scheduled};
+use crate::counters::Counters;
+use crate::engine::{self, Alarm, Engine, Look, Sleeper, Timers};
+use crate::fault::Faults;
+use crate::net::{self, Endpoints, Inbox, Network};
+use crate::proto::{Arrival, Counter, Mtu, Path, Time};
+use crate::queue_pair::{self, QueuePair};
+use crate::wire::Packet;
+use crate::{memory, multicast, receive};
+
+/// The port with its network, and the tables of the objects that packets reach.
+pub(crate) struct Nic {
+    /// What it was made with.
+    pub(crate) config: Config,
+    /// Its way to the network.
+    pub(crate) network: Network,
+    /// The regions and windows.
+    pub(crate) memory: memory::Registry,
+    /// The queue pairs by their numbers.
+    pub(crate) queue_pairs: queue_pair::Directory,
+    /// The shared receive queues by their numbers.
+    pub(crate) shared_queues: receive::Directory,
+    /// The multicast groups.
+    pub(crate) groups: multicast::Groups,
+    /// The completion queues that hold events back.
+    pub(crate) deadlines: Arc<Deadlines>,
+    /// What it counts.
+    pub(crate) counters: Arc<Counters>,
+    /// Accidents.
+    pub(crate) faults: Arc<Faults>,
+    timers: Arc<Timers>,
+    deadlines_alarm: Alarm,
+    /// What is still to come of the configuration's schedule, the next at the end.
+    schedule: Mutex<Vec<(Time, Scheduled)>>,
+    schedule_alarm: Alarm,
+    receiver: Mutex<Receiver>,
+    /// When a program polled last; 0: never.
+    polled: AtomicU64,
+    engine: OnceLock<Engine>,
+}
+
+/// What the one thread that receives has in hand.
+struct Receiver {
+    inbox: Inbox,
+    /// The queue pairs that got packets of this batch.
+    touched: Vec<Arc<QueuePair>>,
+}
+
+/// Keys of timers that are not a queue pair's; those are below 2^24, and so is the network's one.
+const DEADLINES: u32 = net::DELAY + 1;
+const SCHEDULE: u32 = net::DELAY + 2;
+
+/// How many timers run at a time.
+const TIMERS: usize = 32;
+
+impl Nic {
+    /// The process's NIC, which is made at the first call that succeeds. It lives as long as the process.
+    pub(crate) fn open() -> io::Result<Arc<Self>> {
+        static NIC: Mutex<Option<Arc<Nic>>> = Mutex::new(None);
+        fork::watch();
+        let mut nic = NIC.lock();
+        if let Some(nic) = &*nic {
+            return Ok(Arc::clone(nic));
+        }
+        let config = Config::of_process()
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.clone()))?;
+        let counters = Arc::clone(Counters::of_process());
+        let faults = Arc::clone(Faults::of_process());
+        let opened = Self::with(config.clone(), counters, faults)?;
+        Ok(Arc::clone(nic.insert(opened)))
+    }
+
+    /// A NIC of its own.
+    pub(crate) fn with(
+        config: Config,
+        counters: Arc<Counters>,
+        faults: Arc<Faults>,
+    ) -> io::Result<Arc<Self>> {
+        let timers = Arc::new(Timers::new(Sleeper::new()?));
+        let (of_network, faults_of_network) = (Arc::clone(&counters), Arc::clone(&faults));
+        let network = Network::open(&config, of_network, faults_of_network, Arc::clone(&timers))?;
+        let now = timers.now();
+        let mut schedule: Vec<(Time, Scheduled)> = config
+            .schedule
+            .iter()
+            .map(|&(after, what)| (now + after, what))
+            .collect();
+        schedule.sort_by_key(|&(time, _)| std::cmp::Reverse(time));
+        let first_number = RandomState::new().build_hasher().finish() as u32;
+        let nic = Arc::new(Self {
+            config,
+            memory: memory::Registry::new(),
+            queue_pairs: queue_pair::Directory::new(network.slot(), first_number),
+            shared_queues: receive::Directory::default(),
+            groups: multicast::Groups::new(),
+            deadlines: Arc::default(),
+            counters,
+            faults,
+            timers: Arc::clone(&timers),
+            deadlines_alarm: Alarm::new(),
+            schedule: Mutex::new(schedule),
+            schedule_alarm: Alarm::new(),
+            receiver: Mutex::new(Receiver {
+                inbox: Inbox::new(),
+                touched: Vec::new(),
+            }),
+            polled: AtomicU64::new(0),
+            engine: OnceLock::new(),
+            network,
+        });
+        nic.run_schedule(now);
+        let engine = Engine::start(timers, Arc::downgrade(&nic))?;
+        let _ = nic.engine.set(engine);
+        Ok(nic)
+    }
+
+    /// The present.
+    pub(crate) fn now(&self) -> Time {
+        self.timers.now()
+    }
+
+    /// Whether it can be used: not in a child of fork, whose parent used it.
+    pub(crate) fn is_alive(&self) -> bool {
+        !fork::is_dead()
+    }
+
+    /// Looks after the network in place of the engine: takes one batch of packets from each socket, answers them, and
+    /// runs the timers that are due. For one who polls and finds nothing. False: another thread is at it, nothing was
+    /// done here.
+    pub(crate) fn progress(&self) -> bool {
+        let now = self.now();
+        self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
+        self.look_after(now) != Look::Contended
+    }
+
+    /// A program is about to sleep until a completion comes: packets wake the engine from now on. To be called
+    /// where a completion queue is armed.
+    pub(crate) fn watch(&self) {
+        if let Some(engine) = self.engine.get() {
+            engine.watch();
+        }
+    }
+
+    /// Sends what a queue pair has to send, after something was posted to it or changed in it, and
+    /// sees to its timers.
+    pub(crate) fn transmit(&self, queue_pair: &QueuePair) {
+        let now = self.now();
+        self.transmit_at(queue_pair, now);
+        self.note_deadlines();
+    }
+
+    /// A queue pair is going away, and its timers with it.
+    pub(crate) fn forget(&self, queue_pair: &QueuePair) {
+        self.timers.cancel(queue_pair.number(), queue_pair.alarm());
+    }
+
+    /// The GID table.
+    pub(crate) fn gids(&self) -> &[Ipv6Addr] {
+        self.network.addresses()
+    }
+
+    /// The network interface of a GID; 0 if there is none.
+    pub(crate) fn interface(&self, gid: usize) -> u32 {
+        self.network.interface(gid)
+    }
+
+    /// The port's active MTU.
+    pub(crate) fn mtu(&self) -> Mtu {
+        self.network.mtu()
+    }
+
+    /// Whether the port is active.
+    pub(crate) fn link_is_up(&self) -> bool {
+        self.faults.link_is_up()
+    }
+
+    fn look_after(&self, now: Time) -> Look {
+        let look = match self.receiver.try_lock() {
+            Some(mut receiver) => self.receive(&mut receiver, now),
+            None => Look::Contended,
+        };
+        if self
+            .timers
+            .earliest()
+            .is_some_and(|earliest| earliest <= now)
+        {
+            self.run_timers(now);
+        }
+        look
+    }
+
+    fn receive(&self, receiver: &mut Receiver, now: Time) -> Look {
+        let Receiver { inbox, touched } = receiver;
+        let received = self.network.receive(inbox, |arrival, packet| {
+            self.deliver(now, arrival, packet, touched);
+        });
+        if !touched.is_empty() {
+            // One answer for all that came together.
+            for queue_pair in touched.drain(..) {
+                self.transmit_at(&queue_pair, now);
+            }
+            self.note_deadlines();
+        }
+        Look::Done {
+            fetched: received.datagrams,
+            more: received.more,
+        }
+    }
+
+    /// Hands a packet to the queue pair that it is for, or to all of the group.
+    fn deliver(
+        &self,
+        now: Time,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+        touched: &mut Vec<Arc<QueuePair>>,
+    ) {
+        let number = packet.header.bth.destination;
+        let to_group = net::address::group(arrival.destination).is_some();
+        // The one goes with the other (IBTA 9.6.3).
+        if to_group != (number == net::address::MULTICAST) {
+            self.counters.count(Counter::Unaddressed, 1);
+        } else if to_group {
+            for member in self.groups.members(arrival.destination) {
+                member.receive(now, arrival, packet);
+                touch(touched, member);
+            }
+        } else if let Some(last) = touched.last().filter(|last| last.number() == number) {
+            last.receive(now, arrival, packet);
+        } else if let Some(found) = self.queue_pairs.find(number) {
+            found.receive(now, arrival, packet);
+            touch(touched, found);
+        } else {
+            self.counters.count(Counter::Unaddressed, 1);
+        }
+    }
+
+    fn transmit_at(&self, queue_pair: &QueuePair, now: Time) {
+        queue_pair.transmit(now, &mut self.network.outbox());
+        if let Some(timeout) = queue_pair.next_timeout() {
+            self.timers
+                .note(queue_pair.number(), queue_pair.alarm(), timeout);
+        }
+    }
+
+    fn run_timers(&self, now: Time) {
+        let mut due = Vec::with_capacity(TIMERS);
+        self.timers.take_due(now, &mut due);
+        for (key, time) in due {
+            match key {
+                net::DELAY => self.network.send_delayed(now, time),
+                DEADLINES => {
+                    Timers::called(&self.deadlines_alarm, time);
+                    self.deadlines.expire(now);
+                    self.note_deadlines();
+                }
+                SCHEDULE => {
+                    Timers::called(&self.schedule_alarm, time);
+                    self.run_schedule(now);
+                }
+                number => {
+                    if let Some(queue_pair) = self.queue_pairs.find(number) {
+                        Timers::called(queue_pair.alarm(), time);
+                        queue_pair.handle_timeout(now);
+                        self.transmit_at(&queue_pair, now);
+                        self.note_deadlines();
+                    }
+                }
+            }
+        }
+    }
+
+    fn note_deadlines(&self) {
+        if let Some(next) = self.deadlines.next() {
+            self.timers.note(DEADLINES, &self.deadlines_alarm, next);
+        }
+    }
+
+    fn run_schedule(&self, now: Time) {
+        let next = || {
+            let mut schedule = self.schedule.lock();
+            schedule.pop_if(|(time, _)| *time <= now)
+        };
+        while let Some((_, what)) = next() {
+            match what {
+                Scheduled::Raise(kind) => self.faults.raise(kind),
+                Scheduled::Link { up } => self.faults.set_link(up),
+            }
+        }
+        let next = self.schedule.lock().last().map(|&(time, _)| time);
+        if let Some(next) = next {
+            self.timers.note(SCHEDULE, &self.schedule_alarm, next);
+        }
+    }
+}
+
+/// The device's GUID: of this process, on this host, since it was started.
+pub(crate) fn guid() -> u64 {
+    static HOST: OnceLock<u32> = OnceLock::new();
+    let host = HOST.get_or_init(|| {
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        // FNV-1a
+        boot.iter().fold(0x811c_9dc5, |hash, &byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+        })
+    });
+    // An EUI-64 that is administered locally.
+    0x0200_0000_0000_0000 | u64::from(host & 0x00ff_ffff) << 32 | u64::from(process::id())
+}
+
+fn touch(touched: &mut Vec<Arc<QueuePair>>, queue_pair: Arc<QueuePair>) {
+    if !touched.iter().any(|known| Arc::ptr_eq(known, &queue_pair)) {
+        touched.push(queue_pair);
+    }
+}
+
+impl engine::Device for Nic {
+    fn look(&self) -> Look {
+        self.look_after(self.now())
+    }
+
+    fn polled(&self) -> Option<Time> {
+        let polled = self.polled.load(Ordering::Relaxed);
+        (polled != 0).then(|| Time::from_nanos(polled))
+    }
+
+    fn endpoints(&self) -> Arc<Endpoints> {
+        self.network.endpoints()
+    }
+}
+
+impl queue_pair::Device for Nic {
+    fn memory(&self) -> &memory::Registry {
+        &self.memory
+    }
+
+    fn shared_queues(&self) -> &receive::Directory {
+        &self.shared_queues
+    }
+
+    fn mtu(&self) -> Mtu {
+        self.network.mtu()
+    }
+
+    fn gid(&self, index: u8) -> Option<Ipv6Addr> {
+        self.gids().get(usize::from(index)).copied()
+    }
+
+    fn now(&self) -> Time {
+        self.timers.now()
+    }
+
+    fn count(&self, counter: Counter, by: u64) {
+        self.counters.count(counter, by);
+    }
+}
+
+impl queue_pair::Outgoing for net::Outbox<'_> {
+    fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
+        self.push(write)
+    }
+
+    fn flush(&mut self) {
+        self.flush();
+    }
+}
+
+impl fmt::Debug for Nic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nic")
+            .field("gids", &self.gids())
+            .field("queue_pairs", &self.queue_pairs)
+            .finish_non_exhaustive()
+    }
+}

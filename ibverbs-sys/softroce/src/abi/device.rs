@@ -1,11 +1,16 @@
 use std::cell::UnsafeCell;
 use std::mem;
+use std::ptr;
+use std::slice;
+use std::sync::Once;
 
 use ibverbs_sys::{_ibv_device_ops, ibv_context, ibv_device, ibv_node_type, ibv_transport_type};
-use libc::c_char;
+use libc::{c_char, c_int};
 
-/// The device's name in the list.
-pub(crate) const NAME: &str = "softroce0";
+use super::guard::{catch, fail};
+use super::real::{Inside, call};
+use crate::config::Config;
+use crate::nic;
 
 /// Whether an object with this context is ours; a device that is not has the real library's contexts.
 ///
@@ -13,12 +18,111 @@ pub(crate) const NAME: &str = "softroce0";
 /// `context` is a context of some verbs library.
 pub(crate) unsafe fn is_ours(context: *const ibv_context) -> bool {
     // SAFETY: the caller's promise; the field is never written after the context was made.
-    unsafe { (*context).device == device() }
+    unsafe { (*context).device == address() }
 }
 
-/// The address that says that something is ours.
-pub(crate) fn device() -> *mut ibv_device {
+/// Our device as C knows it. Its address says that something is ours.
+pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
+}
+
+/// `ibv_get_device_list(3)`: the real devices, then ours.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_list(
+    num_devices: *mut c_int,
+) -> *mut *mut ibv_device {
+    if Inside::is() {
+        // SAFETY: the real library's own argument, handed back to it.
+        return unsafe { call!(ibv_get_device_list(num_devices)) };
+    }
+    catch(fail, || {
+        let mut count = 0;
+        let count_place = &raw mut count;
+        // SAFETY: there is room for the count.
+        let real = unsafe { call!(ibv_get_device_list(count_place) else ptr::null_mut()) };
+        let real_devices = match usize::try_from(count) {
+            Ok(count) if !real.is_null() => {
+                // SAFETY: the list has that many devices until it is freed.
+                unsafe { slice::from_raw_parts(real, count) }
+            }
+            _ => &[],
+        };
+        name_device();
+        // In front of the list stands what it was made of, and behind it a null pointer.
+        let length = real_devices.len() + 3;
+        // SAFETY: zeroes are null pointers.
+        let memory: *mut *mut ibv_device =
+            unsafe { libc::calloc(length, size_of::<*mut ibv_device>()).cast() };
+        if memory.is_null() {
+            if !real.is_null() {
+                // SAFETY: it is the real library's list, and nobody uses it.
+                unsafe { call!(ibv_free_device_list(real)) };
+            }
+            return fail(libc::ENOMEM);
+        }
+        // SAFETY: `memory` was just made, with that many places.
+        let list = unsafe { slice::from_raw_parts_mut(memory, length) };
+        list[0] = real.cast();
+        list[1..][..real_devices.len()].copy_from_slice(real_devices);
+        list[length - 2] = address();
+        if !num_devices.is_null() {
+            // SAFETY: the caller has room for the count.
+            unsafe { num_devices.write(count.max(0) + 1) };
+        }
+        list[1..].as_mut_ptr()
+    })
+}
+
+/// `ibv_free_device_list(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    if Inside::is() {
+        // SAFETY: the real library's own list, handed back to it.
+        return unsafe { call!(ibv_free_device_list(list)) };
+    }
+    if list.is_null() {
+        return;
+    }
+    // SAFETY: the caller's list was made above, so there is a place in front of it.
+    unsafe {
+        let memory = list.sub(1);
+        let real: *mut *mut ibv_device = (*memory).cast();
+        if !real.is_null() {
+            call!(ibv_free_device_list(real));
+        }
+        libc::free(memory.cast());
+    }
+}
+
+/// `ibv_get_device_name(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    if device != address() {
+        // SAFETY: the caller gives a device of the real library.
+        return unsafe { call!(ibv_get_device_name(device)) };
+    }
+    // SAFETY: the device is static.
+    unsafe { (&raw const (*device).name).cast() }
+}
+
+/// `ibv_get_device_guid(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    if device != address() {
+        // SAFETY: the caller gives a device of the real library.
+        return unsafe { call!(ibv_get_device_guid(device)) };
+    }
+    catch(|_| 0, || nic::guid().to_be())
+}
+
+/// `ibv_get_device_index(3)`: the kernel has given ours none.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    if device != address() {
+        // SAFETY: the caller gives a device of the real library.
+        return unsafe { call!(ibv_get_device_index(device) else -1) };
+    }
+    -1
 }
 
 /// Programs and drivers look past the public part: `is_mlx5_dev` reads the operations that a
@@ -32,7 +136,8 @@ struct Device {
 #[repr(transparent)]
 struct Shared(UnsafeCell<Device>);
 
-// SAFETY: nobody writes to the device; it is in a cell because C has mutable pointers to it.
+// SAFETY: the names are written once, before anybody is given the device; else nobody writes to it.
+// It is in a cell because C has mutable pointers to it.
 unsafe impl Sync for Shared {}
 
 static DEVICE: Shared = Shared(UnsafeCell::new(Device {
@@ -43,24 +148,30 @@ static DEVICE: Shared = Shared(UnsafeCell::new(Device {
         },
         node_type: ibv_node_type::IBV_NODE_CA,
         transport_type: ibv_transport_type::IBV_TRANSPORT_IB,
-        name: text(NAME),
-        dev_name: text(NAME),
-        dev_path: text(""),
-        ibdev_path: text(""),
+        name: [0; 64],
+        dev_name: [0; 64],
+        dev_path: [0; 256],
+        ibdev_path: [0; 256],
     },
     private: [0; 1024],
 }));
 
-/// A string in a field of a fixed size, with a zero behind it.
-const fn text<const N: usize>(text: &str) -> [c_char; N] {
-    assert!(text.len() < N);
-    let mut field = [0; N];
-    let mut i = 0;
-    while i < text.len() {
-        field[i] = text.as_bytes()[i].cast_signed();
-        i += 1;
-    }
-    field
-}
-
 const _: () = assert!(mem::offset_of!(Device, private) == size_of::<ibv_device>());
+
+/// Gives the device the name that the environment says.
+fn name_device() {
+    static NAMED: Once = Once::new();
+    NAMED.call_once(|| {
+        // A variable that is wrong is told when the device is opened.
+        let default = Config::default();
+        let name = Config::of_process().unwrap_or(&default).device.as_bytes();
+        // SAFETY: nobody else writes, and whoever reads got the device after this.
+        let device = unsafe { &mut (*DEVICE.0.get()).public };
+        // One place stays zero behind a name that is too long.
+        let length = name.len().min(device.name.len() - 1);
+        for (place, byte) in name[..length].iter().enumerate() {
+            device.name[place] = byte.cast_signed();
+            device.dev_name[place] = byte.cast_signed();
+        }
+    });
+}

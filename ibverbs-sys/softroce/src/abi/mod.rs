@@ -2,8 +2,9 @@
 //! its inline functions.
 //!
 //! # Rules of this module
-//! - Every `extern "C"` function runs its body in [`guard`]: a panic ends there as `EIO` and an
-//!   `IBV_EVENT_DEVICE_FATAL`, and the device of a forked child answers `EIO` at once.
+//! - Every `extern "C"` function runs its body in [`guard`], or in [`verb`] if it is one that can be
+//!   made to fail: a panic ends there as `EIO` and an `IBV_EVENT_DEVICE_FATAL`, and the device of a
+//!   forked child answers `EIO` at once.
 //! - Every exported function first asks whether the object is ours, and else hands the call to the
 //!   real library: [`forward!`](real::forward). One pointer is compared.
 //! - Functions that are reached only through the tables of our own contexts get only our objects.
@@ -13,21 +14,25 @@
 //! pub(crate) unsafe extern "C" fn ibv_query_qp(qp: *mut ibv_qp, ...) -> c_int {
 //!     // SAFETY: the caller gives a queue pair of some library.
 //!     unsafe { forward!((*qp).context, ibv_query_qp(qp, attr, mask, init)) };
-//!     guard(EIO, || ...)
+//!     verb(Verb::QueryQp, number, || ...)
 //! }
 //! ```
 
 pub(crate) mod device;
 pub(crate) mod fork;
+pub(crate) mod gid;
 pub(crate) mod guard;
 mod install;
-pub(crate) mod marshal;
+mod marshal;
+pub(crate) mod open;
+mod query;
 pub(crate) mod real;
 mod symbols;
+mod tables;
 mod text;
 mod unsupported;
 
 pub(crate) use device::is_ours;
-pub(crate) use guard::{errno, fail, guard, set_errno};
+pub(crate) use guard::{errno, fail, guard, minus_one, number, set_errno, verb};
 pub use install::install;
 pub(crate) use real::forward;

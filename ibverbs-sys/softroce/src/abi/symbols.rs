@@ -1,7 +1,7 @@
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
-use super::{marshal, real, text};
+use super::{device, fork, gid, marshal, open, query, real, text};
 
 /// A public symbol and our definition of it.
 pub(crate) struct Symbol {
@@ -55,6 +55,13 @@ macro_rules! symbols {
 }
 
 symbols! {
+    device: ibv_get_device_list, ibv_free_device_list, ibv_get_device_name, ibv_get_device_guid,
+        ibv_get_device_index;
+    fork: ibv_fork_init, ibv_is_fork_initialized;
+    gid: ibv_query_gid, ibv_query_gid_type, _ibv_query_gid_ex, _ibv_query_gid_table, ibv_query_pkey,
+        ibv_get_pkey_index;
+    open: ibv_open_device, ibv_close_device, ibv_import_device;
+    query: ibv_query_device, ibv_query_port;
     marshal: ibv_copy_ah_attr_from_kern, ibv_copy_qp_attr_from_kern, ibv_copy_path_rec_from_kern,
         ibv_copy_path_rec_to_kern, ibv_dontfork_range, ibv_dofork_range, ibv_get_sysfs_path,
         ibv_read_sysfs_file;

@@ -232,9 +232,9 @@ mod tests {
             let real = SYMBOL
                 .find(ours as *const ())
                 .expect("libibverbs.so.1 is installed");
+            type Function = unsafe extern "C" fn($argument) -> $answer;
             // SAFETY: a function of this name has this type.
-            let real: unsafe extern "C" fn($argument) -> $answer =
-                unsafe { std::mem::transmute(real) };
+            let real = unsafe { std::mem::transmute::<*const (), Function>(real) };
             for number in $numbers {
                 // SAFETY: these functions take any number.
                 let (ours, real) = unsafe { (ours($make(number)), real($make(number))) };

@@ -38,7 +38,7 @@ unsupported! {
     destroy_wq(*mut ibv_wq) -> c_int;
     create_rwq_ind_table(*mut ibv_context, *mut ibv_rwq_ind_table_init_attr) -> *mut ibv_rwq_ind_table;
     destroy_rwq_ind_table(*mut ibv_rwq_ind_table) -> c_int;
-    compatible() -> *mut c_void;
+    of_old() -> *mut c_void;
 }
 
 /// Offloaded operations of a shared receive queue, which are those of tag matching.

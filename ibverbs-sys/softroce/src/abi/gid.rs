@@ -1,0 +1,210 @@
+//! The port's tables: GIDs, of which RoCE derives addresses, and partition keys, of which there is one.
+
+use std::net::Ipv6Addr;
+use std::ptr;
+
+use ibverbs_sys::{ibv_context, ibv_gid, ibv_gid_entry, ibv_gid_type};
+use libc::{c_int, c_uint, size_t, ssize_t};
+
+use super::query::is_port;
+use super::{forward, minus_one, number, open, verb};
+use crate::fault::Verb;
+use crate::nic::Nic;
+
+/// The one partition: the default one, with full membership (IBTA 10.9.1.2).
+pub(crate) const PARTITION_KEY: u16 = 0xffff;
+
+/// `ibv_query_gid(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    // SAFETY: the caller gives an open context.
+    unsafe {
+        forward!(context, ibv_query_gid(context, port_num, index, gid) else minus_one(libc::EOPNOTSUPP))
+    };
+    verb(Verb::QueryGid, minus_one, || {
+        // SAFETY: the context is ours.
+        let nic = unsafe { open::nic(context) };
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        let Some(found) = find(nic, port_num.into(), index) else {
+            return minus_one(libc::EINVAL);
+        };
+        // SAFETY: the caller has room for a GID.
+        unsafe {
+            gid.write(ibv_gid {
+                raw: found.octets(),
+            })
+        };
+        0
+    })
+}
+
+/// The type of a GID, as a file of sysfs tells it for other devices. `ibv_devinfo` asks.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_uint,
+    gid_type: *mut c_uint,
+) -> c_int {
+    /// `IBV_GID_TYPE_SYSFS_ROCE_V2`
+    const ROCE_V2: c_uint = 1;
+    // SAFETY: the caller gives an open context.
+    unsafe {
+        forward!(context, ibv_query_gid_type(context, port_num, index, gid_type) else minus_one(libc::EOPNOTSUPP))
+    };
+    verb(Verb::QueryGid, minus_one, || {
+        // SAFETY: the context is ours.
+        let nic = unsafe { open::nic(context) };
+        if find(nic, port_num.into(), index).is_none() {
+            return minus_one(libc::EINVAL);
+        }
+        // SAFETY: the caller has room for a number.
+        unsafe { gid_type.write(ROCE_V2) };
+        0
+    })
+}
+
+/// `ibv_query_gid_ex(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port_num: u32,
+    gid_index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    entry_size: size_t,
+) -> c_int {
+    // SAFETY: the caller gives an open context.
+    unsafe {
+        forward!(
+            context,
+            _ibv_query_gid_ex(context, port_num, gid_index, entry, flags, entry_size)
+        );
+    }
+    verb(Verb::QueryGid, number, || {
+        // SAFETY: the context is ours.
+        let nic = unsafe { open::nic(context) };
+        let Some(found) = find(nic, port_num, gid_index) else {
+            return libc::EINVAL;
+        };
+        if flags != 0 || entry_size < size_of::<ibv_gid_entry>() {
+            return libc::EINVAL;
+        }
+        // SAFETY: the caller has room for an entry of that size.
+        unsafe { write_entry(entry, entry_size, nic, gid_index, found) };
+        0
+    })
+}
+
+/// `ibv_query_gid_table(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: size_t,
+    flags: u32,
+    entry_size: size_t,
+) -> ssize_t {
+    // SAFETY: the caller gives an open context.
+    unsafe {
+        forward!(
+            context,
+            _ibv_query_gid_table(context, entries, max_entries, flags, entry_size)
+        );
+    }
+    verb(Verb::QueryGid, negative, || {
+        // SAFETY: the context is ours.
+        let nic = unsafe { open::nic(context) };
+        let gids = nic.gids();
+        if flags != 0 || entry_size < size_of::<ibv_gid_entry>() || gids.len() > max_entries {
+            return negative(libc::EINVAL);
+        }
+        for (index, gid) in (0..).zip(gids) {
+            // SAFETY: the caller has room for `max_entries` entries of that size.
+            unsafe {
+                let entry = entries.byte_add(index as usize * entry_size);
+                write_entry(entry, entry_size, nic, index, *gid);
+            }
+        }
+        gids.len().cast_signed()
+    })
+}
+
+/// `ibv_query_pkey(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    // SAFETY: the caller gives an open context.
+    unsafe {
+        forward!(context, ibv_query_pkey(context, port_num, index, pkey) else minus_one(libc::EOPNOTSUPP))
+    };
+    verb(Verb::QueryPkey, minus_one, || {
+        if !is_port(port_num.into()) || index != 0 {
+            return minus_one(libc::EINVAL);
+        }
+        // SAFETY: the caller has room for a key.
+        unsafe { pkey.write(PARTITION_KEY.to_be()) };
+        0
+    })
+}
+
+/// `ibv_get_pkey_index(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
+    context: *mut ibv_context,
+    port_num: u8,
+    pkey: u16,
+) -> c_int {
+    // SAFETY: the caller gives an open context.
+    unsafe {
+        forward!(context, ibv_get_pkey_index(context, port_num, pkey) else minus_one(libc::EOPNOTSUPP))
+    };
+    verb(Verb::QueryPkey, minus_one, || {
+        if is_port(port_num.into()) && u16::from_be(pkey) == PARTITION_KEY {
+            return 0;
+        }
+        minus_one(libc::EINVAL)
+    })
+}
+
+fn negative(errno: c_int) -> ssize_t {
+    -(errno as ssize_t)
+}
+
+fn find(nic: &Nic, port: u32, index: u32) -> Option<Ipv6Addr> {
+    let index = usize::try_from(index).ok()?;
+    is_port(port)
+        .then(|| nic.gids().get(index).copied())
+        .flatten()
+}
+
+/// # Safety
+/// `size` bytes at `entry` can be written, which are no fewer than an entry.
+unsafe fn write_entry(
+    entry: *mut ibv_gid_entry,
+    size: usize,
+    nic: &Nic,
+    index: u32,
+    gid: Ipv6Addr,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        ptr::write_bytes(entry.cast::<u8>(), 0, size);
+        entry.write(ibv_gid_entry {
+            gid: ibv_gid { raw: gid.octets() },
+            gid_index: index,
+            port_num: 1,
+            gid_type: ibv_gid_type::IBV_GID_TYPE_ROCE_V2.0,
+            ndev_ifindex: nic.interface(index as usize),
+        });
+    }
+}

@@ -1,0 +1,118 @@
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Weak};
+
+use ibverbs_sys::{ibv_context, ibv_device, ibv_event_type, verbs_context};
+use libc::c_int;
+
+use super::real::call;
+use super::{device, fail, fork, forward, guard, tables, verb};
+use crate::context::Context;
+use crate::fault::{Faults, Listener, Verb};
+use crate::limits;
+use crate::nic::Nic;
+
+/// An open device as C knows it: what a context of ours lies in.
+#[repr(C)]
+struct OpenDevice {
+    public: verbs_context,
+    context: Arc<Context>,
+    nic: Arc<Nic>,
+}
+
+/// What hangs on a context of ours.
+///
+/// # Safety
+/// `context` is ours, and not closed while the reference is used.
+pub(crate) unsafe fn context<'a>(context: *const ibv_context) -> &'a Arc<Context> {
+    // SAFETY: the caller's promise.
+    unsafe { &(*open_device(context)).context }
+}
+
+/// The device of a context of ours.
+///
+/// # Safety
+/// `context` is ours, and not closed while the reference is used.
+pub(crate) unsafe fn nic<'a>(context: *const ibv_context) -> &'a Arc<Nic> {
+    // SAFETY: the caller's promise.
+    unsafe { &(*open_device(context)).nic }
+}
+
+/// # Safety
+/// `context` is ours.
+unsafe fn open_device(context: *const ibv_context) -> *mut OpenDevice {
+    const OFFSET: usize =
+        mem::offset_of!(OpenDevice, public) + mem::offset_of!(verbs_context, context);
+    // SAFETY: every context of ours was made inside of an open device, by `ibv_open_device`.
+    unsafe { context.byte_sub(OFFSET).cast_mut().cast() }
+}
+
+/// `ibv_open_device(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    if device != device::address() {
+        // SAFETY: the caller gives a device of the real library.
+        return unsafe { call!(ibv_open_device(device)) };
+    }
+    verb(Verb::OpenDevice, fail, || {
+        fork::watch();
+        let opened = Nic::open().and_then(|nic| {
+            Ok(OpenDevice {
+                public: tables::context(),
+                context: Context::new()?,
+                nic,
+            })
+        });
+        let mut opened = match opened {
+            Ok(opened) => Box::new(opened),
+            Err(error) => return fail(error.raw_os_error().unwrap_or(libc::EIO)),
+        };
+        let listener: Weak<Context> = Arc::downgrade(&opened.context);
+        Faults::of_process().subscribe(listener);
+        let descriptor = opened.context.as_fd().as_raw_fd();
+        let context = &mut opened.public.context;
+        context.device = device;
+        context.cmd_fd = -1;
+        context.async_fd = descriptor;
+        context.num_comp_vectors = limits::COMPLETION_VECTORS.cast_signed();
+        &raw mut (*Box::leak(opened)).public.context
+    })
+}
+
+/// `ibv_close_device(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: the caller gives an open context.
+    unsafe { forward!(context, ibv_close_device(context) else -1) };
+    guard(-1, || {
+        // SAFETY: the context is ours and open, so it came out of a box that nobody has taken back.
+        let opened = unsafe { Box::from_raw(open_device(context)) };
+        if Arc::strong_count(&opened.context) > 1 {
+            // Objects were forgotten, and C's structs of them point here: better the memory is lost than theirs.
+            mem::forget(opened);
+        }
+        0
+    })
+}
+
+/// `ibv_import_device(3)`: the descriptor is one of the kernel's, and ours has none.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+    // SAFETY: the caller's argument, handed on.
+    unsafe { call!(ibv_import_device(cmd_fd)) }
+}
+
+impl Listener for Context {
+    fn raise(&self, kind: ibv_event_type) {
+        match kind {
+            ibv_event_type::IBV_EVENT_PORT_ACTIVE
+            | ibv_event_type::IBV_EVENT_PORT_ERR
+            | ibv_event_type::IBV_EVENT_LID_CHANGE
+            | ibv_event_type::IBV_EVENT_PKEY_CHANGE
+            | ibv_event_type::IBV_EVENT_SM_CHANGE
+            | ibv_event_type::IBV_EVENT_CLIENT_REREGISTER
+            | ibv_event_type::IBV_EVENT_GID_CHANGE => self.raise_port(kind, 1),
+            _ => self.raise_device(kind),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+use std::mem;
+use std::ptr;
+
+use ibverbs_sys::{
+    __VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_flow, ibv_flow_attr, ibv_qp,
+    verbs_context,
+};
+use libc::c_int;
+
+use super::{query, unsupported};
+
+/// A context with all of its functions: those of the operations, and those around them that the
+/// inline functions of newer headers look for. No place is empty, whether a caller checks it or not.
+pub(super) fn context() -> verbs_context {
+    verbs_context {
+        query_port: Some(query::query_port),
+        advise_mr: None,
+        alloc_null_mr: None,
+        read_counters: Some(unsupported::read_counters),
+        attach_counters_point_flow: Some(unsupported::attach_counters_point_flow),
+        create_counters: Some(unsupported::create_counters),
+        destroy_counters: Some(unsupported::destroy_counters),
+        reg_dm_mr: None,
+        alloc_dm: None,
+        free_dm: None,
+        modify_flow_action_esp: Some(unsupported::modify_flow_action_esp),
+        destroy_flow_action: Some(unsupported::destroy_flow_action),
+        create_flow_action_esp: Some(unsupported::create_flow_action_esp),
+        modify_qp_rate_limit: Some(unsupported::modify_qp_rate_limit),
+        alloc_parent_domain: None,
+        dealloc_td: None,
+        alloc_td: None,
+        modify_cq: None,
+        post_srq_ops: Some(unsupported::post_srq_ops),
+        destroy_rwq_ind_table: Some(unsupported::destroy_rwq_ind_table),
+        create_rwq_ind_table: Some(unsupported::create_rwq_ind_table),
+        destroy_wq: Some(unsupported::destroy_wq),
+        modify_wq: Some(unsupported::modify_wq),
+        create_wq: Some(unsupported::create_wq),
+        query_rt_values: Some(query::query_rt_values),
+        create_cq_ex: None,
+        // The real library's own part. None of its functions sees this context.
+        priv_: ptr::null_mut(),
+        query_device_ex: Some(query::query_device_ex),
+        ibv_destroy_flow: Some(unsupported::destroy_flow),
+        ABI_placeholder2: Some(DESTROY_FLOW),
+        ibv_create_flow: Some(unsupported::create_flow),
+        ABI_placeholder1: Some(CREATE_FLOW),
+        open_qp: None,
+        create_qp_ex: None,
+        get_srq_num: None,
+        create_srq_ex: None,
+        open_xrcd: None,
+        close_xrcd: None,
+        _ABI_placeholder3: 0,
+        sz: size_of::<verbs_context>(),
+        context: operations(),
+    }
+}
+
+/// Where programs built against libibverbs 1.1.8 look for it, as a function of any type.
+// SAFETY: who calls it there calls it with the type that it has.
+const CREATE_FLOW: unsafe extern "C" fn() = unsafe {
+    mem::transmute::<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow, _>(
+        unsupported::create_flow,
+    )
+};
+/// Where programs built against libibverbs 1.1.8 look for it, as a function of any type.
+// SAFETY: who calls it there calls it with the type that it has.
+const DESTROY_FLOW: unsafe extern "C" fn() = unsafe {
+    mem::transmute::<unsafe extern "C" fn(*mut ibv_flow) -> c_int, _>(unsupported::destroy_flow)
+};
+
+fn operations() -> ibv_context {
+    // SAFETY: null pointers, numbers and a mutex that is open: all zeroes are a context of no device.
+    let mut context: ibv_context = unsafe { mem::zeroed() };
+    context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+    context.ops = ibv_context_ops {
+        _compat_query_device: Some(query::ibv_query_device),
+        _compat_query_port: Some(query::ibv_query_port),
+        alloc_mw: None,
+        bind_mw: None,
+        dealloc_mw: None,
+        poll_cq: None,
+        req_notify_cq: None,
+        post_srq_recv: None,
+        post_send: None,
+        post_recv: None,
+        _compat_alloc_pd: Some(unsupported::of_old),
+        _compat_dealloc_pd: Some(unsupported::of_old),
+        _compat_reg_mr: Some(unsupported::of_old),
+        _compat_rereg_mr: Some(unsupported::of_old),
+        _compat_dereg_mr: Some(unsupported::of_old),
+        _compat_create_cq: Some(unsupported::of_old),
+        _compat_cq_event: Some(unsupported::of_old),
+        _compat_resize_cq: Some(unsupported::of_old),
+        _compat_destroy_cq: Some(unsupported::of_old),
+        _compat_create_srq: Some(unsupported::of_old),
+        _compat_modify_srq: Some(unsupported::of_old),
+        _compat_query_srq: Some(unsupported::of_old),
+        _compat_destroy_srq: Some(unsupported::of_old),
+        _compat_create_qp: Some(unsupported::of_old),
+        _compat_query_qp: Some(unsupported::of_old),
+        _compat_modify_qp: Some(unsupported::of_old),
+        _compat_destroy_qp: Some(unsupported::of_old),
+        _compat_create_ah: Some(unsupported::of_old),
+        _compat_destroy_ah: Some(unsupported::of_old),
+        _compat_attach_mcast: Some(unsupported::of_old),
+        _compat_detach_mcast: Some(unsupported::of_old),
+        _compat_async_event: Some(unsupported::of_old),
+    };
+    context
+}

@@ -53,3 +53,112 @@ pub(super) fn receive(
     host.complete_receive(completion, None);
     scattered
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::proto::testing::{Fate, Node, Pair, arrival, path, pattern, request};
+    use crate::proto::{CompletionStatus as S, Counter, Path, SendOperation, Service, State, Time};
+    use crate::wire::Packet;
+
+    const UD: Service = Service::UnreliableDatagram;
+
+    fn datagram(destination: u32, queue_key: u32) -> SendOperation {
+        SendOperation::Datagram {
+            immediate: Some([1, 2, 3, 4]),
+            path: path(),
+            destination,
+            queue_key,
+        }
+    }
+
+    fn post(node: &mut Node, id: u64, length: usize, operation: SendOperation) {
+        let key = node.machine.register(pattern(length));
+        let list = [node.machine.segment(key, 0, length as u32)];
+        let mut request = request(id, operation, &list);
+        request.solicited = true;
+        node.post(request);
+    }
+
+    #[test]
+    fn a_datagram_arrives_behind_its_route() {
+        let mut pair = Pair::new(UD);
+        let key = pair.b.machine.post_receive(1, 296);
+        post(&mut pair.a, 1, 256, datagram(2, 0x1234));
+        pair.run();
+        assert_eq!(pair.a.machine.ends(), [(1, S::Success)]);
+        let bytes = pair.b.machine.bytes(key);
+        assert_eq!(bytes[..40], arrival().route);
+        assert_eq!(bytes[40..], pattern(256));
+        let (completion, _) = &pair.b.machine.received[0];
+        assert_eq!((completion.length, completion.source), (296, 1));
+        assert_eq!(completion.immediate, Some([1, 2, 3, 4]));
+        assert!(completion.route && completion.solicited);
+    }
+
+    #[test]
+    fn the_way_is_that_of_the_request() {
+        let mut node = Node::ready_to_send(1, UD);
+        let other = Path {
+            flow_label: 77,
+            ..path()
+        };
+        let operation = SendOperation::Datagram {
+            immediate: None,
+            path: other,
+            destination: 9,
+            queue_key: 1 << 31 | 5,
+        };
+        post(&mut node, 1, 8, operation);
+        let mut out = Vec::new();
+        let way = node
+            .queue_pair
+            .poll_transmit(Time::default(), &mut node.machine, &mut out);
+        assert_eq!(way, Some(other));
+        let header = Packet::parse(&out).unwrap().header;
+        assert_eq!(header.bth.destination, 9);
+        // The top bit asks for the queue pair's own.
+        assert_eq!(header.deth.unwrap().queue_key, 0x1234);
+        assert_eq!(header.deth.unwrap().source, 1);
+    }
+
+    #[test]
+    fn a_wrong_key_and_a_missing_receive_drop_it() {
+        let mut pair = Pair::new(UD);
+        post(&mut pair.a, 1, 8, datagram(2, 0x1234));
+        pair.run();
+        pair.b.machine.post_receive(1, 100);
+        post(&mut pair.a, 2, 8, datagram(2, 0x1235));
+        post(&mut pair.a, 3, 8, datagram(3, 0x1234));
+        pair.run();
+        assert_eq!(pair.b.machine.received.len(), 0);
+        assert_eq!(pair.b.machine.counted(Counter::ReceiveDropped), 2);
+        assert_eq!(pair.b.machine.counted(Counter::Unaddressed), 1);
+        // To a group, and twice: nobody knows.
+        pair.b.machine.post_receive(2, 100);
+        post(&mut pair.a, 4, 8, datagram(0xff_ffff, 0x1234));
+        pair.run_with(|_, _| Fate::Duplicate);
+        assert_eq!(pair.b.machine.received.len(), 2);
+        assert_eq!(pair.b.machine.events, []);
+    }
+
+    #[test]
+    fn a_receive_without_room_for_the_route_too_is_too_small() {
+        for length in [39, 47] {
+            let mut pair = Pair::new(UD);
+            pair.b.machine.post_receive(1, length);
+            post(&mut pair.a, 1, 8, datagram(2, 0x1234));
+            pair.run();
+            assert_eq!(pair.b.machine.receive_ends(), [(1, S::LocalLength)]);
+            assert_eq!(pair.b.queue_pair.state(), State::Error);
+        }
+    }
+
+    #[test]
+    fn a_datagram_is_one_packet() {
+        let mut node = Node::ready_to_send(1, UD);
+        post(&mut node, 1, 257, datagram(2, 0x1234));
+        assert!(node.transmit(Time::default()).is_none());
+        assert_eq!(node.machine.ends(), [(1, S::LocalLength)]);
+        assert_eq!(node.queue_pair.state(), State::SendQueueError);
+    }
+}

@@ -91,6 +91,11 @@ impl QueuePair {
         }
     }
 
+    /// Whether what was begun before the send queue was to be drained still goes on.
+    pub fn is_draining(&self) -> bool {
+        self.endpoint.state == State::SendQueueDrained && !self.drained
+    }
+
     /// Changes the state, which has these effects:
     /// - to RESET: everything is forgotten and nothing is told; attributes are what they were at first, but for
     ///   those of the queue pair's creation;
@@ -125,7 +130,7 @@ impl QueuePair {
                     self.requester = Requester::new(attributes.send_sequence, attributes.window);
                 }
             }
-            State::SendQueueDrained => self.drained = before == State::SendQueueDrained,
+            State::SendQueueDrained => self.drained &= before == state,
             State::SendQueueError => self.requester.flush(&self.endpoint, host),
             State::Error => {
                 self.fall(host);

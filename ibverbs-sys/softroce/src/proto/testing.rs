@@ -182,6 +182,9 @@ impl Machine {
         let mut pieces = Vec::new();
         let (mut skip, mut done) = (offset as usize, 0);
         for segment in list {
+            if done == length {
+                break;
+            }
             let room = segment.length as usize;
             if skip >= room {
                 skip -= room;

@@ -8,6 +8,9 @@ mod message;
 mod resources;
 mod unreliable;
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 pub(super) use message::failed_receive;
@@ -274,6 +277,7 @@ impl Responder {
         }
         *self = Self {
             farewell: Some((end.nak, end.sequence)),
+            message_sequence: self.message_sequence,
             ..Self::new(self.expected)
         };
     }
@@ -283,6 +287,7 @@ impl Responder {
         self.message.abort(CompletionStatus::Flushed, host);
         *self = Self {
             farewell: self.farewell,
+            message_sequence: self.message_sequence,
             ..Self::new(self.expected)
         };
     }
@@ -351,7 +356,7 @@ impl Responder {
                 header.aeth = Some(aeth);
                 header.original = Some(original);
                 header.emit(out);
-                self.resources.advance();
+                self.answered(sequence);
                 return true;
             }
             Fetch::Read { remote, length, .. } => (remote, length),
@@ -369,7 +374,7 @@ impl Responder {
         let before = out.len();
         match write_data(header, remote, begin, length as usize, host, out) {
             Ok(()) => {
-                self.resources.advance();
+                self.answered(sequence);
                 true
             }
             // The region is gone since the request was accepted.
@@ -383,6 +388,13 @@ impl Responder {
                 false
             }
         }
+    }
+
+    /// The next packet of a response went, with the number `sequence`.
+    fn answered(&mut self, sequence: Sequence) {
+        self.resources.advance();
+        // The last of what was executed acknowledges all before it.
+        self.acknowledge &= sequence.next() != self.expected;
     }
 
     /// When the next packet of a long response is due.

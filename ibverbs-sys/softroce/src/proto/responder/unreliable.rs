@@ -58,3 +58,167 @@ impl Responder {
         self.message.abort(status, host);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::proto::testing::{Fate, From, Node, Pair, pattern, request};
+    use crate::proto::{CompletionStatus as S, Remote, SendOperation, Service, State, Time};
+    use crate::wire::Packet;
+
+    const UC: Service = Service::UnreliableConnection;
+
+    fn write(remote: Remote) -> SendOperation {
+        SendOperation::Write {
+            remote,
+            immediate: None,
+        }
+    }
+
+    #[test]
+    fn messages_arrive_without_acknowledgements() {
+        let mut pair = Pair::new(UC);
+        let key = pair.b.machine.post_receive(1, 1000);
+        let there = pair.b.machine.register(vec![0; 1000]);
+        let here = pair.a.machine.register(pattern(1000));
+        pair.a.post_send(1, pattern(700));
+        let list = [pair.a.machine.segment(here, 0, 1000)];
+        let remote = pair.b.machine.remote(there, 0);
+        pair.a.post(request(2, write(remote), &list));
+        pair.run_with(|from, _| {
+            assert_eq!(from, From::A);
+            Fate::Deliver
+        });
+        assert_eq!(pair.a.machine.ends(), [(1, S::Success), (2, S::Success)]);
+        assert_eq!(pair.b.machine.bytes(key)[..700], pattern(700));
+        assert_eq!(pair.b.machine.bytes(there), pattern(1000));
+    }
+
+    #[test]
+    fn a_message_with_a_gap_is_dropped_and_its_receive_is_the_next_one_s() {
+        for lost in 0..3 {
+            let mut pair = Pair::new(UC);
+            let key = pair.b.machine.post_receive(1, 1000);
+            pair.a.post_send(1, pattern(700));
+            pair.a.post_send(2, pattern(600));
+            let mut count = 0;
+            pair.run_with(|_, _| {
+                count += 1;
+                if count == lost + 1 {
+                    Fate::Drop
+                } else {
+                    Fate::Deliver
+                }
+            });
+            assert_eq!(pair.b.machine.receive_ends(), [(1, S::Success)]);
+            assert_eq!(pair.b.machine.received[0].0.length, 600);
+            assert_eq!(pair.b.machine.bytes(key)[..600], pattern(600));
+            assert_eq!(pair.b.queue_pair.state(), State::ReadyToSend);
+        }
+    }
+
+    #[test]
+    fn duplicates_and_late_packets_are_not_taken_for_new_ones() {
+        let mut pair = Pair::new(UC);
+        for id in 0..4 {
+            pair.b.machine.post_receive(id, 1000);
+        }
+        pair.a.post_send(1, pattern(600));
+        pair.a.post_send(2, pattern(10));
+        pair.run_with(|_, _| Fate::Duplicate);
+        assert_eq!(
+            pair.b.machine.receive_ends(),
+            [(0, S::Success), (1, S::Success)]
+        );
+    }
+
+    #[test]
+    fn what_is_not_allowed_or_has_no_receive_is_dropped() {
+        let mut pair = Pair::new(UC);
+        let here = pair.a.machine.register(pattern(1000));
+        let list = [pair.a.machine.segment(here, 0, 1000)];
+        let remote = Remote {
+            address: 1,
+            key: 99,
+        };
+        pair.a.post(request(1, write(remote), &list));
+        pair.a.post_send(2, pattern(600));
+        pair.run();
+        assert_eq!(pair.b.machine.received.len(), 0);
+        let key = pair.b.machine.post_receive(1, 1000);
+        pair.a.post_send(3, pattern(500));
+        pair.run();
+        assert_eq!(pair.b.machine.bytes(key)[..500], pattern(500));
+        assert_eq!(pair.b.machine.events, []);
+    }
+
+    #[test]
+    fn a_receive_that_is_too_small_fails_the_queue_pair() {
+        let mut pair = Pair::new(UC);
+        pair.b.machine.post_receive(1, 100);
+        pair.b.machine.post_receive(2, 100);
+        pair.a.post_send(1, pattern(101));
+        pair.run();
+        assert_eq!(pair.a.machine.ends(), [(1, S::Success)]);
+        assert_eq!(
+            pair.b.machine.receive_ends(),
+            [(1, S::LocalLength), (2, S::Flushed)]
+        );
+        assert_eq!(pair.b.queue_pair.state(), State::Error);
+    }
+
+    #[test]
+    fn a_local_error_stops_sending_alone() {
+        let mut node = Node::ready_to_send(1, UC);
+        node.machine.post_receive(5, 8);
+        let list = [node.machine.segment(99, 0, 8)];
+        let remote = node.machine.remote(1, 0);
+        node.post(request(1, write(remote), &list));
+        node.post_send(2, pattern(8));
+        assert!(node.transmit(Time::default()).is_none());
+        assert_eq!(
+            node.machine.ends(),
+            [(1, S::LocalProtection), (2, S::Flushed)]
+        );
+        assert_eq!(node.queue_pair.state(), State::SendQueueError);
+        assert_eq!(node.machine.receives.len(), 1);
+        node.post_send(3, pattern(8));
+        assert_eq!(node.machine.ends()[2], (3, S::Flushed));
+        node.enter(State::ReadyToSend);
+        node.post_send(4, pattern(8));
+        assert!(node.transmit(Time::default()).is_some());
+        assert_eq!(node.machine.ends()[3], (4, S::Success));
+    }
+
+    #[test]
+    fn reads_are_not_of_this_service() {
+        let mut node = Node::ready_to_send(1, UC);
+        let remote = node.machine.remote(1, 0);
+        node.post(request(1, SendOperation::Read { remote }, &[]));
+        assert!(node.transmit(Time::default()).is_none());
+        assert_eq!(node.machine.ends(), [(1, S::LocalQueuePairOperation)]);
+    }
+
+    #[test]
+    fn a_long_message_goes_in_bursts() {
+        let mut node = Node::ready_to_send(1, UC);
+        node.post_send(1, pattern(256 * 500));
+        let mut now = Time::default();
+        let mut numbers = Vec::new();
+        loop {
+            let burst = node.transmit_all(now);
+            assert!(burst.len() <= 32);
+            numbers.extend(
+                burst
+                    .iter()
+                    .map(|bytes| Packet::parse(bytes).unwrap().header.bth.sequence),
+            );
+            let Some(due) = node.queue_pair.next_timeout() else {
+                break;
+            };
+            now = due;
+            node.queue_pair.handle_timeout(now, &mut node.machine);
+        }
+        assert_eq!(numbers.len(), 500);
+        assert_eq!(node.machine.ends(), [(1, S::Success)]);
+    }
+}

@@ -21,6 +21,8 @@
 mod pacing;
 mod signals;
 mod sleeper;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod timers;
 

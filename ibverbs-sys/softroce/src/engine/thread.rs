@@ -86,8 +86,14 @@ impl Engine {
 
     /// How often the engine woke up and went to sleep again.
     #[cfg(test)]
-    pub(crate) fn rounds(&self) -> u64 {
+    pub(super) fn rounds(&self) -> u64 {
         self.shared.rounds.load(Ordering::SeqCst)
+    }
+
+    /// Whether it leaves the sockets to others.
+    #[cfg(test)]
+    pub(super) fn is_away(&self) -> bool {
+        self.shared.away.load(Ordering::SeqCst)
     }
 }
 

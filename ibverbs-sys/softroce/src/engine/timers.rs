@@ -31,6 +31,11 @@ impl Alarm {
     pub(crate) const fn new() -> Self {
         Self(AtomicU64::new(NEVER))
     }
+
+    #[cfg(test)]
+    pub(super) fn is_noted(&self) -> bool {
+        self.0.load(Ordering::SeqCst) != NEVER
+    }
 }
 
 impl Timers {

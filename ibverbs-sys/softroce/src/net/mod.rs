@@ -21,6 +21,8 @@ mod network;
 mod outbox;
 mod route;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod tunnel;
 
 pub(crate) use inbox::Inbox;

@@ -1,0 +1,241 @@
+//! The engine with a device that only counts.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::{Alarm, Device, Engine, Look, Sleeper, Timers};
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::fault::Faults;
+use crate::net::{Endpoints, Inbox, Network};
+use crate::proto::{Path, Time};
+use crate::wire::Opcode;
+
+/// Longer than anything takes but a wake-up that is lost.
+const LOST: Duration = Duration::from_secs(20);
+
+/// A device with a network, whose timers are numbers.
+struct Counting {
+    network: Network,
+    inbox: Mutex<Inbox>,
+    timers: Arc<Timers>,
+    alarms: Vec<Alarm>,
+    fired: Mutex<Sender<u32>>,
+    fetched: AtomicUsize,
+    polled: AtomicU64,
+    engine: OnceLock<Engine>,
+}
+
+fn start(alarms: usize) -> (Arc<Counting>, Receiver<u32>) {
+    let config = Config::default();
+    let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
+    let (counters, faults) = (Arc::<Counters>::default(), Arc::new(Faults::new(&config)));
+    let network = Network::open(&config, counters, faults, Arc::clone(&timers)).unwrap();
+    let (fired, told) = mpsc::channel();
+    let device = Arc::new(Counting {
+        network,
+        inbox: Mutex::new(Inbox::new()),
+        timers: Arc::clone(&timers),
+        alarms: (0..alarms).map(|_| Alarm::new()).collect(),
+        fired: Mutex::new(fired),
+        fetched: AtomicUsize::new(0),
+        polled: AtomicU64::new(0),
+        engine: OnceLock::new(),
+    });
+    let engine = Engine::start(timers, Arc::downgrade(&device)).unwrap();
+    assert!(device.engine.set(engine).is_ok());
+    (device, told)
+}
+
+impl Device for Counting {
+    fn look(&self) -> Look {
+        let received = self.network.receive(&mut self.inbox.lock(), |_, _| {});
+        self.fetched.fetch_add(received.datagrams, Ordering::SeqCst);
+        let mut due = Vec::with_capacity(8);
+        self.timers.take_due(self.timers.now(), &mut due);
+        for (key, time) in due {
+            Timers::called(&self.alarms[key as usize], time);
+            let _ = self.fired.lock().send(key);
+        }
+        Look::Done {
+            fetched: received.datagrams,
+            more: received.more,
+        }
+    }
+
+    fn polled(&self) -> Option<Time> {
+        match self.polled.load(Ordering::SeqCst) {
+            0 => None,
+            // Just now.
+            _ => Some(self.timers.now()),
+        }
+    }
+
+    fn endpoints(&self) -> Arc<Endpoints> {
+        self.network.endpoints()
+    }
+}
+
+impl Counting {
+    fn note(&self, key: u32, after: Duration) {
+        self.timers
+            .note(key, &self.alarms[key as usize], self.timers.now() + after);
+    }
+
+    fn rounds(&self) -> u64 {
+        self.engine.get().unwrap().rounds()
+    }
+
+    fn is_away(&self) -> bool {
+        self.engine.get().unwrap().is_away()
+    }
+
+    /// Sends itself a packet.
+    fn send(&self) {
+        let destination = self.network.addresses()[0];
+        let path = Path {
+            source: 0,
+            destination,
+            traffic_class: 0,
+            hop_limit: 1,
+            flow_label: 0,
+        };
+        self.network.outbox().push(|out| {
+            // An acknowledgement, for a queue pair of the port's slot.
+            let opcode = Opcode::from_byte(0x11).map_or(0, Opcode::to_byte);
+            out.extend_from_slice(&[opcode, 0, 0xff, 0xff, 0, self.network.slot() << 4]);
+            out.extend_from_slice(&[0; 6 + 4]);
+            Some(path)
+        });
+    }
+
+    /// Waits until something is so.
+    fn until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let end = Instant::now() + LOST;
+        while !is_so() {
+            assert!(Instant::now() < end, "{what}");
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn it_sleeps_while_there_is_nothing_to_do() {
+    let (device, _told) = start(0);
+    device.until("it starts", || device.rounds() > 0);
+    // The first round may be under way; a second one has no reason.
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(device.rounds(), 1);
+}
+
+#[test]
+fn a_timer_wakes_it() {
+    let (device, told) = start(3);
+    device.note(0, Duration::from_micros(300));
+    assert_eq!(told.recv_timeout(LOST), Ok(0));
+    device.note(1, Duration::from_secs(1000));
+    device.note(2, Duration::ZERO);
+    assert_eq!(told.recv_timeout(LOST), Ok(2));
+    // The one in a thousand seconds neither comes nor keeps it awake.
+    let rounds = device.rounds();
+    thread::sleep(Duration::from_millis(50));
+    assert!(device.rounds() <= rounds + 1);
+    assert!(told.try_recv().is_err());
+}
+
+#[test]
+fn no_timer_is_lost_whoever_notes_it_when() {
+    const THREADS: u32 = 3;
+    const ROUNDS: u32 = 300;
+    let (device, told) = start(THREADS as usize * 8);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let device = &device;
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let key = thread * 8 + round % 8;
+                    let alarm = &device.alarms[key as usize];
+                    // One is noted again only when it was called.
+                    device.until("a timer was lost", || !alarm.is_noted());
+                    device.note(key, Duration::from_micros(u64::from(round * 37 % 200)));
+                }
+            });
+        }
+    });
+    for _ in 0..THREADS * ROUNDS {
+        told.recv_timeout(LOST).expect("a timer was lost");
+    }
+    assert!(told.try_recv().is_err());
+}
+
+#[test]
+fn a_packet_wakes_it() {
+    let (device, _told) = start(0);
+    for packets in 1..=20 {
+        device.send();
+        let fetched = || device.fetched.load(Ordering::SeqCst) == packets;
+        device.until("a packet did not wake it", fetched);
+    }
+}
+
+#[test]
+fn it_leaves_packets_to_one_who_polls_until_a_program_goes_to_sleep() {
+    let (device, _told) = start(0);
+    device.polled.store(1, Ordering::SeqCst);
+    let mut sent = 0;
+    device.until("it does not go away", || {
+        device.send();
+        sent += 1;
+        device.is_away()
+    });
+    // Nobody polls in truth, so the packets that are left are fetched when it is told to, at the latest.
+    device.polled.store(0, Ordering::SeqCst);
+    device.engine.get().unwrap().watch();
+    device.send();
+    sent += 1;
+    device.until("it does not come back", || {
+        device.fetched.load(Ordering::SeqCst) == sent
+    });
+    device.until("it does not watch", || !device.is_away());
+}
+
+#[test]
+fn a_group_that_is_joined_while_it_sleeps_is_watched() {
+    let (device, _told) = start(0);
+    device.until("it starts", || device.rounds() > 0);
+    let group = "ff0e::ffff:239.192.7.2".parse().unwrap();
+    device.network.join(group).unwrap();
+    let before = device.fetched.load(Ordering::SeqCst);
+    let path = Path {
+        source: 0,
+        destination: group,
+        traffic_class: 0,
+        hop_limit: 1,
+        flow_label: 0,
+    };
+    device.network.outbox().push(|out| {
+        out.extend_from_slice(&[0x64, 0, 0xff, 0xff, 0, 0xff, 0xff, 0xff]);
+        out.extend_from_slice(&[0; 12]);
+        Some(path)
+    });
+    device.until("it does not see the group's packet", || {
+        device.fetched.load(Ordering::SeqCst) > before
+    });
+}
+
+#[test]
+fn it_ends_with_its_device() {
+    let (device, _told) = start(0);
+    let timers = Arc::downgrade(&device.timers);
+    drop(device);
+    let end = Instant::now() + LOST;
+    while timers.strong_count() > 0 {
+        assert!(Instant::now() < end, "the thread lives on");
+        thread::yield_now();
+    }
+}

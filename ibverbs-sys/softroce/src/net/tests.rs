@@ -1,0 +1,605 @@
+//! Two NICs' networks in one process, over real sockets.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use super::address::{self, MULTICAST};
+use super::{Inbox, Network};
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::engine::{Sleeper, Timers};
+use crate::fault::{Faults, NetworkFaults};
+use crate::proto::{Arrival, Counter, Mtu, Path};
+use crate::wire::{Bth, Deth, Header, Opcode, Operation, Transport};
+
+/// A port for a test that looks at which one is taken.
+fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn open(config: &Config) -> Network {
+    let (counters, faults) = (Arc::<Counters>::default(), Arc::new(Faults::new(config)));
+    let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
+    Network::open(config, counters, faults, timers).unwrap()
+}
+
+fn networks() -> (Network, Network) {
+    (open(&Config::default()), open(&Config::default()))
+}
+
+/// What arrived: from where, and the packet's number and payload.
+#[derive(Clone, Debug, PartialEq)]
+struct Got {
+    arrival: Arrival,
+    sequence: u32,
+    payload: Vec<u8>,
+}
+
+/// Receives until so many packets were delivered.
+fn receive(network: &Network, packets: usize) -> Vec<Got> {
+    let (mut inbox, mut got) = (Inbox::new(), Vec::new());
+    // Only a packet that never comes is waited for so long.
+    let end = Instant::now() + Duration::from_secs(20);
+    while got.len() < packets {
+        assert!(
+            Instant::now() < end,
+            "{} of {packets} packets came",
+            got.len()
+        );
+        collect(network, &mut inbox, &mut got);
+    }
+    got
+}
+
+fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<Got>) -> usize {
+    let received = network.receive(inbox, |arrival, packet| {
+        got.push(Got {
+            arrival: *arrival,
+            sequence: packet.header.bth.sequence,
+            payload: packet.payload.to_vec(),
+        });
+    });
+    received.datagrams
+}
+
+/// Receives until so many datagrams came, right or wrong; what was delivered.
+fn receive_datagrams(network: &Network, datagrams: usize) -> Vec<Got> {
+    let (mut inbox, mut got, mut came) = (Inbox::new(), Vec::new(), 0);
+    let end = Instant::now() + Duration::from_secs(20);
+    while came < datagrams {
+        assert!(Instant::now() < end, "{came} of {datagrams} datagrams came");
+        came += collect(network, &mut inbox, &mut got);
+    }
+    got
+}
+
+fn path(source: u8, destination: Ipv6Addr) -> Path {
+    Path {
+        source,
+        destination,
+        traffic_class: 0,
+        hop_limit: 1,
+        flow_label: 0,
+    }
+}
+
+/// A datagram's packet without its ICRC.
+fn datagram(queue_pair: u32, sequence: u32, payload: &[u8], out: &mut Vec<u8>) {
+    let bth = Bth {
+        opcode: Opcode {
+            transport: Transport::UnreliableDatagram,
+            operation: Operation::SendOnly,
+        },
+        solicited: false,
+        migrated: true,
+        pad: Header::pad_for(payload.len()),
+        partition_key: 0xffff,
+        destination: queue_pair,
+        acknowledge: false,
+        sequence,
+    };
+    let header = Header {
+        bth,
+        xrc_srq: None,
+        deth: Some(Deth {
+            queue_key: 0x1111_1111,
+            source: 2,
+        }),
+        reth: None,
+        atomic: None,
+        aeth: None,
+        original: None,
+        immediate: None,
+        invalidate: None,
+    };
+    header.emit(out);
+    out.extend_from_slice(payload);
+    out.extend(std::iter::repeat_n(
+        0,
+        usize::from(Header::pad_for(payload.len())),
+    ));
+}
+
+/// A queue pair's number on a NIC.
+fn number(network: &Network) -> u32 {
+    u32::from(network.slot()) << 20 | 0x1234
+}
+
+/// Sends numbered packets with a payload of 64 bytes.
+fn send(from: &Network, path: &Path, queue_pair: u32, sequences: std::ops::Range<u32>) {
+    let mut outbox = from.outbox();
+    for sequence in sequences {
+        let sent = outbox.push(|out| {
+            datagram(queue_pair, sequence, &[sequence as u8; 64], out);
+            Some(*path)
+        });
+        assert!(sent);
+    }
+}
+
+#[test]
+fn a_packet_comes_over_ipv4_with_its_header() {
+    let (a, b) = networks();
+    let to = Path {
+        traffic_class: 0x68,
+        hop_limit: 9,
+        ..path(0, b.addresses()[0])
+    };
+    let mut outbox = a.outbox();
+    assert!(outbox.push(|out| {
+        datagram(number(&b), 77, b"hello", out);
+        Some(to)
+    }));
+    outbox.flush();
+    let [got] = &receive(&b, 1)[..] else {
+        panic!("one packet")
+    };
+    assert_eq!((got.sequence, &got.payload[..]), (77, &b"hello"[..]));
+    assert_eq!(got.arrival.local, 0);
+    assert_eq!(got.arrival.source, a.addresses()[0]);
+    assert_eq!(got.arrival.destination, b.addresses()[0]);
+    let header = &got.arrival.route[20..];
+    assert_eq!(
+        (header[0], header[1], header[8], header[9]),
+        (0x45, 0x68, 9, 17)
+    );
+    assert_eq!(header[12..16], a.addresses()[0].octets()[12..]);
+    assert_eq!(header[16..20], b.addresses()[0].octets()[12..]);
+    assert_eq!(a.counters.value(Counter::SentPackets), 1);
+    assert_eq!(b.counters.value(Counter::ReceivedPackets), 1);
+    assert_eq!(a.counters.value(Counter::SentBytes), 12 + 8 + 8 + 4);
+    assert_eq!(b.counters.value(Counter::ReceivedBytes), 12 + 8 + 8 + 4);
+}
+
+#[test]
+fn a_packet_comes_through_the_tunnel_with_its_ipv6_header() {
+    let (a, b) = networks();
+    // This traffic class makes the first byte that of a datagram's opcode.
+    for traffic_class in [0, 0x40, 0xff] {
+        let to = Path {
+            traffic_class,
+            flow_label: 0x12345,
+            ..path(1, b.addresses()[1])
+        };
+        send(&a, &to, number(&b), 5..6);
+        let [got] = &receive(&b, 1)[..] else {
+            panic!("one packet")
+        };
+        assert_eq!((got.sequence, &got.payload[..]), (5, &[5; 64][..]));
+        assert_eq!(got.arrival.local, 1);
+        assert_eq!(got.arrival.source, a.addresses()[1]);
+        assert_eq!(got.arrival.destination, b.addresses()[1]);
+        let route = &got.arrival.route;
+        let first = u32::from_be_bytes(route[..4].try_into().unwrap());
+        assert_eq!(first, 6 << 28 | u32::from(traffic_class) << 20 | 0x12345);
+        assert_eq!(route[8..24], a.addresses()[1].octets());
+        assert_eq!(route[24..], b.addresses()[1].octets());
+    }
+}
+
+#[test]
+fn a_packet_to_oneself_comes_too() {
+    let a = open(&Config::default());
+    for gid in 0..2 {
+        send(
+            &a,
+            &path(gid, a.addresses()[usize::from(gid)]),
+            number(&a),
+            3..5,
+        );
+        let sequences: Vec<u32> = receive(&a, 2).iter().map(|got| got.sequence).collect();
+        assert_eq!(sequences, [3, 4]);
+    }
+}
+
+#[test]
+fn packets_come_in_order_whole_and_of_all_sizes() {
+    let (a, b) = networks();
+    for gid in 0..2 {
+        for size in [0, 1, 63, 1024, 4096] {
+            let payload = vec![0xa5; size];
+            let mut outbox = a.outbox();
+            // More than go in one call of the system.
+            for sequence in 0..40 {
+                outbox.push(|out| {
+                    datagram(number(&b), sequence, &payload, out);
+                    Some(path(gid, b.addresses()[usize::from(gid)]))
+                });
+            }
+            drop(outbox);
+            let got = receive(&b, 40);
+            assert!(got.iter().map(|got| got.sequence).eq(0..40));
+            assert!(got.iter().all(|got| got.payload == payload));
+        }
+    }
+}
+
+#[test]
+fn a_damaged_packet_is_dropped_and_counted() {
+    let (a, b) = networks();
+    a.faults.set_network(NetworkFaults {
+        corrupt: 1.0,
+        seed: 3,
+        ..NetworkFaults::default()
+    });
+    for gid in 0..2 {
+        send(
+            &a,
+            &path(gid, b.addresses()[usize::from(gid)]),
+            number(&b),
+            0..100,
+        );
+    }
+    let got = receive_datagrams(&b, 200);
+    // One bit in a hundred is of the BTH's congestion bits, which the ICRC does not cover.
+    let wrong = b.counters.value(Counter::WrongIcrc);
+    assert_eq!(wrong + got.len() as u64, 200);
+    assert!(wrong > 190, "{wrong}");
+    assert!(
+        got.iter()
+            .all(|got| got.payload == [got.sequence as u8; 64])
+    );
+}
+
+#[test]
+fn what_is_no_packet_is_dropped_and_counted() {
+    let b = open(&Config::default());
+    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let to = b.own[0].socket.local();
+    let mut tunnel = vec![0; 200];
+    tunnel[0] = 0x60;
+    tunnel[8..14].copy_from_slice(&a_gid().octets()[..6]);
+    let bad: [&[u8]; 6] = [
+        &[],
+        &[1, 2, 3],
+        &[0; 4],
+        &[0xff; 100],
+        &[0x64; 5000],
+        &tunnel,
+    ];
+    for bytes in bad {
+        stranger.send_to(bytes, to).unwrap();
+    }
+    assert_eq!(receive_datagrams(&b, bad.len()), []);
+    let counted = [Counter::Malformed, Counter::WrongIcrc].map(|counter| b.counters.value(counter));
+    assert_eq!(counted.iter().sum::<u64>(), bad.len() as u64, "{counted:?}");
+    assert_eq!(b.counters.value(Counter::ReceivedPackets), 0);
+}
+
+fn a_gid() -> Ipv6Addr {
+    address::unique_local("127.1.1.1:4791".parse().unwrap(), 1)
+}
+
+#[test]
+fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
+    let (a, b) = networks();
+    // The address and the port are b's, but not the number of the NIC: one that was there before.
+    let SocketAddr::V4(local) = b.own[0].socket.local() else {
+        panic!("IPv4")
+    };
+    let before = address::unique_local(local, 0);
+    send(&a, &path(1, before), number(&b), 0..1);
+    assert_eq!(receive_datagrams(&b, 1), []);
+    assert_eq!(b.counters.value(Counter::Unaddressed), 1);
+
+    // What c sends, sent again by somebody else.
+    let (c, stranger) = (
+        open(&Config::default()),
+        UdpSocket::bind("127.0.0.1:0").unwrap(),
+    );
+    let way = c.way(&path(1, b.addresses()[1]), number(&b)).unwrap();
+    let mut transport = Vec::new();
+    datagram(number(&b), 0, &[], &mut transport);
+    let headers = way.route.headers(transport.len());
+    let mut bytes = Vec::new();
+    headers.emit(&mut bytes);
+    bytes.extend_from_slice(&transport);
+    bytes.extend_from_slice(&headers.icrc(&transport).to_le_bytes());
+    stranger.send_to(&bytes, local).unwrap();
+    assert_eq!(receive_datagrams(&b, 1), []);
+    assert_eq!(b.counters.value(Counter::Malformed), 1);
+}
+
+#[test]
+fn ways_that_are_none() {
+    let (a, b) = networks();
+    let [mapped, carrying] = b.addresses() else {
+        panic!("two GIDs")
+    };
+    assert!(a.reaches(&path(0, *mapped)) && a.reaches(&path(1, *carrying)));
+    for (source, destination) in [
+        (0, *carrying),
+        (1, *mapped),
+        (2, *mapped),
+        (0, Ipv6Addr::UNSPECIFIED),
+        (1, "fd00::1".parse().unwrap()),
+        (0, "::ffff:0.0.0.0".parse().unwrap()),
+    ] {
+        assert!(
+            !a.reaches(&path(source, destination)),
+            "{source} {destination}"
+        );
+        send(&a, &path(source, destination), number(&b), 0..1);
+    }
+    assert_eq!(a.counters.value(Counter::SendDiscarded), 6);
+    assert_eq!(a.counters.value(Counter::SentPackets), 0);
+}
+
+#[test]
+fn nothing_goes_over_a_link_that_is_down() {
+    let (a, b) = networks();
+    let to = path(0, b.addresses()[0]);
+    a.faults.set_link(false);
+    send(&a, &to, number(&b), 0..3);
+    assert_eq!(a.counters.value(Counter::SendDiscarded), 3);
+    a.faults.set_link(true);
+    b.faults.set_link(false);
+    send(&a, &to, number(&b), 3..5);
+    assert_eq!(receive_datagrams(&b, 2), []);
+    b.faults.set_link(true);
+    send(&a, &to, number(&b), 5..6);
+    assert_eq!(receive(&b, 1)[0].sequence, 5);
+}
+
+/// The numbers of packets in the order in which they come, of a hundred that are sent.
+fn accidents(faults: NetworkFaults) -> Vec<u32> {
+    let (a, b) = networks();
+    a.faults.set_network(faults);
+    send(&a, &path(0, b.addresses()[0]), number(&b), 0..100);
+    let held = a.timers.now() + Duration::from_secs(10);
+    a.send_delayed(held, held);
+    // This one is the last.
+    a.faults.set_network(NetworkFaults::default());
+    send(&a, &path(0, b.addresses()[0]), number(&b), 100..101);
+    let (mut inbox, mut got) = (Inbox::new(), Vec::new());
+    let end = Instant::now() + Duration::from_secs(20);
+    while got.last().is_none_or(|last: &Got| last.sequence != 100) {
+        assert!(Instant::now() < end, "{got:?}");
+        collect(&b, &mut inbox, &mut got);
+    }
+    got.pop();
+    got.iter().map(|got| got.sequence).collect()
+}
+
+#[test]
+fn accidents_are_the_same_for_the_same_seed() {
+    let faults = NetworkFaults {
+        loss: 0.1,
+        duplicate: 0.1,
+        reorder: 0.2,
+        seed: 42,
+        ..NetworkFaults::default()
+    };
+    let order = accidents(faults);
+    assert_eq!(accidents(faults), order);
+    assert_ne!(accidents(NetworkFaults { seed: 43, ..faults }), order);
+    assert!(!order.is_sorted());
+}
+
+#[test]
+fn each_accident_does_what_it_says() {
+    let all = || (0..100).collect::<Vec<u32>>();
+    let none = NetworkFaults::default();
+    assert_eq!(accidents(none), all());
+    assert_eq!(accidents(NetworkFaults { loss: 1.0, ..none }), []);
+    let doubled: Vec<u32> = all().into_iter().flat_map(|number| [number; 2]).collect();
+    assert_eq!(
+        accidents(NetworkFaults {
+            duplicate: 1.0,
+            ..none
+        }),
+        doubled
+    );
+    let latency = Duration::from_secs(1);
+    assert_eq!(accidents(NetworkFaults { latency, ..none }), all());
+    let mut reordered = accidents(NetworkFaults {
+        reorder: 0.3,
+        seed: 1,
+        ..none
+    });
+    assert_ne!(reordered, all());
+    for (place, &number) in reordered.iter().enumerate() {
+        assert!((place as u32).abs_diff(number) <= 8, "{number} at {place}");
+    }
+    reordered.sort_unstable();
+    assert_eq!(reordered, all());
+}
+
+#[test]
+fn an_address_that_is_taken_gives_the_next_one() {
+    let config = Config {
+        port: port(),
+        ..Config::default()
+    };
+    let first = address::candidate(std::process::id(), 0);
+    let taken = UdpSocket::bind((first, config.port)).unwrap();
+    let network = open(&config);
+    assert_eq!(network.slot(), 0);
+    assert_eq!(network.own[0].socket.local().port(), config.port);
+    assert_ne!(network.own[0].socket.local().ip(), IpAddr::V4(first));
+    drop(taken);
+    assert_eq!(open(&config).own[0].socket.local().ip(), IpAddr::V4(first));
+}
+
+#[test]
+fn a_port_that_is_taken_everywhere_gives_the_next_slot() {
+    let config = Config {
+        port: port(),
+        ..Config::default()
+    };
+    // As the kernel's driver has it.
+    let _taken = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, config.port)).unwrap();
+    let (a, b) = (open(&config), open(&config));
+    assert_eq!((a.slot(), b.slot()), (1, 1));
+    assert_eq!(b.own[0].socket.local().port(), config.port + 1000);
+    for gid in 0..2 {
+        send(
+            &a,
+            &path(gid, b.addresses()[usize::from(gid)]),
+            number(&b),
+            0..1,
+        );
+        assert_eq!(receive(&b, 1).len(), 1);
+    }
+}
+
+#[test]
+fn an_address_that_was_asked_for_and_is_taken_is_an_error() {
+    let ip = Ipv4Addr::new(127, 88, 1, 1);
+    let config = Config {
+        port: 65_000,
+        addresses: vec![ip.into()],
+        ..Config::default()
+    };
+    let first = open(&config);
+    assert_eq!(first.addresses()[0], ip.to_ipv6_mapped());
+    // There is no other slot with so high a port.
+    let (counters, faults) = (Arc::default(), Arc::new(Faults::new(&config)));
+    let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
+    let error = Network::open(&config, counters, faults, timers).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+    assert!(error.to_string().contains("127.88.1.1:65000"), "{error}");
+}
+
+#[test]
+fn a_window_of_packets_waits_in_a_socket_without_loss() {
+    // What an unprivileged process gets where nobody changed the limits.
+    let config = Config {
+        receive_buffer: 212_992 / 2,
+        ..Config::default()
+    };
+    let (a, b) = (open(&config), open(&config));
+    for mtu in [
+        Mtu::Mtu256,
+        Mtu::Mtu512,
+        Mtu::Mtu1024,
+        Mtu::Mtu2048,
+        Mtu::Mtu4096,
+    ] {
+        let window = b.window(mtu);
+        assert!(window >= 8);
+        let mut outbox = a.outbox();
+        for sequence in 0..window {
+            outbox.push(|out| {
+                datagram(number(&b), sequence, &vec![1; mtu.bytes()], out);
+                Some(path(1, b.addresses()[1]))
+            });
+        }
+        drop(outbox);
+        let got = receive(&b, window as usize);
+        assert!(got.iter().map(|got| got.sequence).eq(0..window), "{mtu:?}");
+    }
+    let large = open(&Config::default());
+    assert!(large.window(Mtu::Mtu4096) >= b.window(Mtu::Mtu4096));
+    assert!(large.window(Mtu::Mtu256) <= 512);
+}
+
+#[test]
+fn a_group_gets_what_is_sent_to_it() {
+    let config = Config {
+        port: port(),
+        ..Config::default()
+    };
+    let (a, b) = (open(&config), open(&config));
+    let ipv4: Ipv6Addr = "ff0e::ffff:239.192.7.1".parse().unwrap();
+    let other: Ipv6Addr = "ff12::77:1".parse().unwrap();
+    for (gid, group) in [(0, ipv4), (1, ipv4), (1, other)] {
+        a.join(group).unwrap();
+        b.join(group).unwrap();
+        b.join(group).unwrap();
+        send(&a, &path(gid, group), MULTICAST, 0..3);
+        // The sender is a member too.
+        for network in [&a, &b] {
+            let got = receive(network, 3);
+            assert!(got.iter().map(|got| got.sequence).eq(0..3));
+            for got in got {
+                assert_eq!(got.arrival.destination, group);
+                assert_eq!(got.arrival.source, a.addresses()[usize::from(gid)]);
+                assert_eq!(got.arrival.local, gid);
+            }
+        }
+        a.leave(group);
+        b.leave(group);
+        send(&a, &path(gid, group), MULTICAST, 3..4);
+        assert_eq!(receive(&b, 1)[0].sequence, 3);
+        assert_eq!(a.endpoints().sockets().count(), 1);
+        b.leave(group);
+        assert_eq!(b.endpoints().sockets().count(), 1);
+    }
+    assert!(a.join(a.addresses()[0]).is_err());
+}
+
+#[test]
+fn ipv6_where_there_is_ipv6() {
+    let config = Config {
+        port: port(),
+        addresses: vec![Ipv6Addr::LOCALHOST.into()],
+        ..Config::default()
+    };
+    if UdpSocket::bind((Ipv6Addr::LOCALHOST, config.port)).is_err() {
+        eprintln!("skipped: this host has no IPv6");
+        return;
+    }
+    let a = open(&config);
+    assert_eq!(a.addresses(), [Ipv6Addr::LOCALHOST]);
+    let to = Path {
+        traffic_class: 0x68,
+        hop_limit: 9,
+        ..path(0, Ipv6Addr::LOCALHOST)
+    };
+    send(&a, &to, number(&a), 0..1);
+    let got = receive(&a, 1).remove(0);
+    assert_eq!(got.arrival.source, Ipv6Addr::LOCALHOST);
+    let first = u32::from_be_bytes(got.arrival.route[..4].try_into().unwrap());
+    assert_eq!(first >> 20, 6 << 8 | 0x68);
+    assert_eq!(got.arrival.route[7], 9);
+}
+
+#[test]
+fn every_packet_stands_in_the_capture() {
+    let directory = std::env::temp_dir();
+    let file = directory.join(format!("softroce-{}-{}.pcap", std::process::id(), port()));
+    let config = Config {
+        capture: Some(file.clone()),
+        ..Config::default()
+    };
+    let a = open(&config);
+    for gid in 0..2 {
+        send(
+            &a,
+            &path(gid, a.addresses()[usize::from(gid)]),
+            number(&a),
+            0..2,
+        );
+    }
+    receive(&a, 4);
+    let written = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    // BTH, DETH, payload, ICRC; in a tunnel too the packet is the inner one.
+    let transport = 12 + 8 + 64 + 4;
+    let (ipv4, ipv6) = (20 + 8 + transport, 40 + 8 + transport);
+    assert_eq!(written.len(), 24 + 4 * (16 + ipv4) + 4 * (16 + ipv6));
+}

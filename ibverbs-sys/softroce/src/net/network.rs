@@ -89,7 +89,8 @@ pub(crate) struct Network {
     base: u16,
     slot: u8,
     mtu: Mtu,
-    receive_buffer: usize,
+    /// What the socket of a peer holds, in the kernel's way of counting.
+    peer_buffer: usize,
     asked_buffer: usize,
     endpoints: RwLock<Arc<Endpoints>>,
     groups: Mutex<HashMap<SocketAddr, (usize, Arc<Endpoint>)>>,
@@ -163,7 +164,7 @@ impl Network {
             base: config.port,
             slot,
             mtu: config.mtu.or(carried).unwrap_or(Mtu::Mtu1024),
-            receive_buffer: receive_buffer.unwrap_or(0),
+            peer_buffer: unprivileged_buffer().min(receive_buffer.unwrap_or(0)),
             asked_buffer: config.receive_buffer,
             groups: Mutex::new(HashMap::new()),
             pool: Mutex::new(Vec::new()),
@@ -208,12 +209,7 @@ impl Network {
         // The kernel counts the memory that a packet takes: a power of two with room for headers and for the
         // 320 bytes at the end of every buffer, and 256 bytes to describe it.
         let taken = (mtu.bytes() + 128 + 320).next_power_of_two() + 256;
-        let unprivileged = fs::read_to_string("/proc/sys/net/core/rmem_max")
-            .ok()
-            .and_then(|limit| limit.trim().parse::<usize>().ok())
-            // The kernel doubles what it is asked for.
-            .map_or(usize::MAX, |limit| limit.saturating_mul(2));
-        let packets = self.receive_buffer.min(unprivileged) / taken / 2;
+        let packets = self.peer_buffer / taken / 2;
         // What a network between two hosts holds is not known; 128 is what the kernel's driver sends.
         let loopback = self
             .own
@@ -424,6 +420,14 @@ fn naming(error: io::Error, ip: IpAddr, port: u16) -> io::Error {
         kind,
         format!("binding {}: {error}", SocketAddr::new(ip, port)),
     )
+}
+
+/// The largest receive buffer that a process without privileges may have.
+fn unprivileged_buffer() -> usize {
+    let limit = fs::read_to_string("/proc/sys/net/core/rmem_max").ok();
+    let limit = limit.and_then(|limit| limit.trim().parse::<usize>().ok());
+    // The kernel doubles what it is asked for.
+    limit.map_or(usize::MAX, |limit| limit.saturating_mul(2))
 }
 
 /// The largest MTU whose packets an address's interface carries whole.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -20,15 +21,26 @@ pub struct Groups<T: Shared = QueuePair> {
     groups: RwLock<HashMap<Ipv6Addr, Vec<Held<T>>>>,
 }
 
-/// What attaching or detaching means to the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Membership {
-    /// The group has its first queue pair: the NIC joins it.
-    Joined,
-    /// The group has lost its last queue pair: the NIC leaves it.
-    Left,
-    /// Nothing changes for the NIC.
-    Unchanged,
+/// Why a queue pair was not attached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// By the rules.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// By the network.
+    #[error("the network does not let the group be joined")]
+    Network(#[source] io::Error),
+}
+
+impl AttachError {
+    /// What `ibv_attach_mcast` returns.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Refused(refusal) => refusal.errno(),
+            Self::Network(error) => error.raw_os_error().unwrap_or(libc::EINVAL),
+        }
+    }
 }
 
 impl<T: Shared> Groups<T> {
@@ -40,32 +52,45 @@ impl<T: Shared> Groups<T> {
     }
 
     /// Attaches a queue pair. Once is enough: it gets a single copy in any case (`ibv_attach_mcast(3)`).
-    pub fn attach(&self, group: Ipv6Addr, member: &Arc<T>) -> Result<Membership, Refusal> {
-        let group = canonical(group).ok_or(Refusal::Invalid)?;
+    /// Of the first one of a group, `join` makes the NIC join it.
+    pub fn attach(
+        &self,
+        gid: Ipv6Addr,
+        member: &Arc<T>,
+        join: impl FnOnce(Ipv6Addr) -> io::Result<()>,
+    ) -> Result<(), AttachError> {
+        let group = canonical(gid).ok_or(Refusal::Invalid)?;
         let mut groups = self.groups.write();
         let Some(members) = groups.get_mut(&group) else {
             if groups.len() >= MAX_MCAST_GRP {
-                return Err(Refusal::Exhausted);
+                return Err(Refusal::Exhausted.into());
             }
-            groups.insert(group, vec![Held::new(member)?]);
-            return Ok(Membership::Joined);
+            let held = Held::new(member)?;
+            join(group).map_err(AttachError::Network)?;
+            groups.insert(group, vec![held]);
+            return Ok(());
         };
         if members
             .iter()
             .any(|held| Arc::ptr_eq(held.shared(), member))
         {
-            return Ok(Membership::Unchanged);
+            return Ok(());
         }
         if members.len() >= MAX_MCAST_QP_ATTACH {
-            return Err(Refusal::Exhausted);
+            return Err(Refusal::Exhausted.into());
         }
         members.push(Held::new(member)?);
-        Ok(Membership::Unchanged)
+        Ok(())
     }
 
-    /// Detaches a queue pair; refused if it is not attached.
-    pub fn detach(&self, group: Ipv6Addr, member: &Arc<T>) -> Result<Membership, Refusal> {
-        let group = canonical(group).ok_or(Refusal::Invalid)?;
+    /// Detaches a queue pair; refused if it is not attached. With the last one of a group, `leave` makes the NIC leave it.
+    pub fn detach(
+        &self,
+        gid: Ipv6Addr,
+        member: &Arc<T>,
+        leave: impl FnOnce(Ipv6Addr),
+    ) -> Result<(), Refusal> {
+        let group = canonical(gid).ok_or(Refusal::Invalid)?;
         let mut groups = self.groups.write();
         let members = groups.get_mut(&group).ok_or(Refusal::Invalid)?;
         let place = members
@@ -75,9 +100,9 @@ impl<T: Shared> Groups<T> {
         members.swap_remove(place);
         if members.is_empty() {
             groups.remove(&group);
-            return Ok(Membership::Left);
+            leave(group);
         }
-        Ok(Membership::Unchanged)
+        Ok(())
     }
 
     /// The queue pairs that are attached to a group.
@@ -121,10 +146,12 @@ pub fn canonical(gid: Ipv6Addr) -> Option<Ipv6Addr> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::io;
     use std::net::{Ipv4Addr, Ipv6Addr};
     use std::sync::Arc;
 
-    use super::{Groups, Membership, Refusal, canonical};
+    use super::{Groups, Refusal, canonical};
     use crate::context::{Shared, Usage};
     use crate::limits::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
 
@@ -137,48 +164,91 @@ mod tests {
         }
     }
 
+    /// Groups, and which of them the NIC is in.
+    #[derive(Default)]
+    struct Joined {
+        groups: Groups<Member>,
+        joined: RefCell<Vec<Ipv6Addr>>,
+    }
+
+    impl Joined {
+        fn attach(&self, group: Ipv6Addr, member: &Arc<Member>) -> Result<(), i32> {
+            let join = |group| {
+                self.joined.borrow_mut().push(group);
+                Ok(())
+            };
+            self.groups
+                .attach(group, member, join)
+                .map_err(|error| error.errno())
+        }
+
+        fn detach(&self, group: Ipv6Addr, member: &Arc<Member>) -> Result<(), Refusal> {
+            self.groups.detach(group, member, |group| {
+                self.joined.borrow_mut().retain(|joined| *joined != group);
+            })
+        }
+
+        fn joined(&self) -> usize {
+            self.joined.borrow().len()
+        }
+    }
+
     fn group(number: u32) -> Ipv6Addr {
         Ipv4Addr::from(0xe000_0100 + number).to_ipv6_mapped()
     }
 
     #[test]
     fn a_member_is_in_use_until_it_is_detached() {
-        let groups = Groups::new();
+        let groups = Joined::default();
         let (one, two) = (Arc::<Member>::default(), Arc::<Member>::default());
-        assert_eq!(groups.attach(group(0), &one), Ok(Membership::Joined));
-        assert_eq!(groups.attach(group(0), &one), Ok(Membership::Unchanged));
-        assert_eq!(groups.attach(group(0), &two), Ok(Membership::Unchanged));
-        assert_eq!(groups.attach(group(1), &one), Ok(Membership::Joined));
-        assert_eq!(groups.members(group(0)).len(), 2);
+        assert_eq!(groups.attach(group(0), &one), Ok(()));
+        assert_eq!(groups.attach(group(0), &one), Ok(()));
+        assert_eq!(groups.attach(group(0), &two), Ok(()));
+        assert_eq!(groups.joined(), 1);
+        assert_eq!(groups.attach(group(1), &one), Ok(()));
+        assert_eq!(groups.joined(), 2);
+        assert_eq!(groups.groups.members(group(0)).len(), 2);
         assert_eq!(one.0.close(), Err(Refusal::Busy));
 
-        assert_eq!(groups.detach(group(0), &one), Ok(Membership::Unchanged));
+        assert_eq!(groups.detach(group(0), &one), Ok(()));
         assert_eq!(groups.detach(group(0), &one), Err(Refusal::Invalid));
-        assert_eq!(groups.detach(group(1), &one), Ok(Membership::Left));
+        assert_eq!(groups.joined(), 2);
+        assert_eq!(groups.detach(group(1), &one), Ok(()));
+        assert_eq!(groups.joined(), 1);
         assert_eq!(groups.detach(group(1), &one), Err(Refusal::Invalid));
-        assert!(groups.members(group(1)).is_empty());
+        assert!(groups.groups.members(group(1)).is_empty());
         assert_eq!(one.0.close(), Ok(()));
-        assert_eq!(groups.attach(group(0), &one), Err(Refusal::Invalid));
-        let members = groups.members(group(0));
+        assert_eq!(groups.attach(group(0), &one), Err(libc::EINVAL));
+        let members = groups.groups.members(group(0));
         assert!(members.len() == 1 && Arc::ptr_eq(&members[0], &two));
     }
 
     #[test]
     fn there_are_limits() {
-        let groups = Groups::new();
+        let groups = Joined::default();
         let one = Arc::<Member>::default();
         for number in 0..u32::try_from(MAX_MCAST_GRP).unwrap() {
             groups.attach(group(number), &one).unwrap();
         }
         let more = group(u32::try_from(MAX_MCAST_GRP).unwrap());
-        assert_eq!(groups.attach(more, &one), Err(Refusal::Exhausted));
+        assert_eq!(groups.attach(more, &one), Err(libc::ENOMEM));
         for _ in 1..MAX_MCAST_QP_ATTACH {
             groups.attach(group(0), &Arc::default()).unwrap();
         }
-        assert_eq!(
-            groups.attach(group(0), &Arc::default()),
-            Err(Refusal::Exhausted)
-        );
+        let last = groups.attach(group(0), &Arc::default());
+        assert_eq!(last, Err(libc::ENOMEM));
+        assert_eq!(groups.joined(), MAX_MCAST_GRP);
+    }
+
+    #[test]
+    fn a_group_that_the_network_refuses_is_none() {
+        let groups = Groups::<Member>::new();
+        let one = Arc::<Member>::default();
+        let refused = |_| Err(io::Error::from_raw_os_error(libc::ENODEV));
+        let error = groups.attach(group(0), &one, refused).unwrap_err();
+        assert_eq!(error.errno(), libc::ENODEV);
+        assert!(groups.members(group(0)).is_empty());
+        assert_eq!(one.0.close(), Ok(()));
     }
 
     #[test]
@@ -198,15 +268,14 @@ mod tests {
         }
         for gid in ["::", "::ffff:127.0.0.1", "fd00::1", "::224.0.1.9"] {
             assert_eq!(of(gid), None);
-            let groups = Groups::<Member>::new();
-            let result = groups.attach(gid.parse().unwrap(), &Arc::default());
-            assert_eq!(result, Err(Refusal::Invalid));
+            let result = Joined::default().attach(gid.parse().unwrap(), &Arc::default());
+            assert_eq!(result, Err(libc::EINVAL));
         }
-        let groups = Groups::new();
-        let member = Arc::<Member>::default();
-        groups.attach(group(9), &member).unwrap();
+        let groups = Joined::default();
+        groups.attach(group(9), &Arc::default()).unwrap();
         assert_eq!(
             groups
+                .groups
                 .members("ff0e::ffff:224.0.1.9".parse().unwrap())
                 .len(),
             1

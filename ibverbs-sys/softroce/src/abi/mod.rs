@@ -31,6 +31,7 @@ mod symbols;
 mod tables;
 mod text;
 mod unsupported;
+pub(crate) mod xrc;
 
 pub(crate) use device::is_ours;
 pub(crate) use guard::{errno, fail, guard, minus_one, number, set_errno, verb};

@@ -7,7 +7,7 @@ use ibverbs_sys::{
 };
 use libc::c_int;
 
-use super::{query, unsupported};
+use super::{query, unsupported, xrc};
 
 /// A context with all of its functions: those of the operations, and those around them that the
 /// inline functions of newer headers look for. No place is empty, whether a caller checks it or not.
@@ -50,8 +50,8 @@ pub(super) fn context() -> verbs_context {
         create_qp_ex: None,
         get_srq_num: None,
         create_srq_ex: None,
-        open_xrcd: None,
-        close_xrcd: None,
+        open_xrcd: Some(xrc::open_xrcd),
+        close_xrcd: Some(xrc::close_xrcd),
         _ABI_placeholder3: 0,
         sz: size_of::<verbs_context>(),
         context: operations(),

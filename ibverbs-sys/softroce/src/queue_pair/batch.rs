@@ -44,6 +44,13 @@ impl Batch {
         content.draft = Some(Draft::new(id, flags, operation));
     }
 
+    /// Begins a request of a kind that the device does not have: the whole batch fails.
+    pub(crate) fn refuse(&self, rules: &Rules) {
+        let mut content = self.content.lock();
+        content.close(rules);
+        content.error = content.error.or(Some(PostError::Unsupported));
+    }
+
     /// Makes the whole batch fail.
     pub(crate) fn poison(&self, error: PostError) {
         self.content.lock().error.get_or_insert(error);
@@ -97,7 +104,7 @@ impl Batch {
         let mut content = self.content.lock();
         match &mut content.draft {
             Some(draft) => set(draft),
-            // A setter without a request to set.
+            // A setter without a request to set. That of one that was refused has its error already.
             None => content.error = content.error.or(Some(PostError::Order)),
         }
     }

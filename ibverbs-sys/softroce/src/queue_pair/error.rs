@@ -109,6 +109,8 @@ pub(crate) enum PostError {
     Address,
     #[error("the window or the region cannot be bound so")]
     Bind,
+    #[error("the device has no such operation")]
+    Unsupported,
     #[error("the calls are not in the order that makes a request")]
     Order,
 }
@@ -118,6 +120,7 @@ impl PostError {
     pub(crate) fn errno(self) -> c_int {
         match self {
             Self::Full => libc::ENOMEM,
+            Self::Unsupported => libc::EOPNOTSUPP,
             _ => libc::EINVAL,
         }
     }

@@ -33,7 +33,7 @@ pub use device::Device;
 pub(crate) use device::Outgoing;
 pub use directory::{Directory, Exhausted};
 pub(crate) use draft::{Address, Draft, Rules, SendFlags};
-pub(crate) use error::{CreateError, ModifyError, PostError};
+pub(crate) use error::{CreateError, PostError};
 pub(crate) use handles::Handle;
 pub(crate) use modify::{Modification, number_of};
 pub use object::QueuePair;

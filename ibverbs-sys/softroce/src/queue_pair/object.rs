@@ -15,8 +15,8 @@ use super::transition::Mask;
 use crate::context::{DomainId, Element, Held, Refusal, Shared, Usage};
 use crate::engine::Alarm;
 use crate::proto::{
-    self, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, Path,
-    ReceiveRequest, SendOperation, SendRequest, Service, State, Time, WindowBinding, Work,
+    self, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, ReceiveRequest,
+    SendOperation, SendRequest, Service, State, Time, WindowBinding, Work,
 };
 use crate::receive::ReceiveQueue;
 use crate::wire::Packet;
@@ -36,6 +36,7 @@ pub struct QueuePair {
     handles: Handles,
     usage: Usage,
     alarm: Alarm,
+    domain: Option<DomainId>,
     xrc: Option<DomainId>,
     inner: Mutex<Inner>,
 }
@@ -101,6 +102,7 @@ impl QueuePair {
             handles: Handles::new(creation.handle),
             usage: Usage::default(),
             alarm: Alarm::new(),
+            domain: attached.domain.as_ref().map(|domain| domain.id()),
             xrc: attached.xrc.as_ref().map(|domain| domain.id()),
             inner: Mutex::new(Inner {
                 transport: proto::QueuePair::new(number, creation.service),
@@ -148,10 +150,9 @@ impl QueuePair {
         self.xrc
     }
 
-    /// The protection domain, unless there is none or the queue pair is destroyed.
+    /// The protection domain, which an XRC target does not have.
     pub(crate) fn domain(&self) -> Option<DomainId> {
-        let inner = self.inner.lock();
-        Some(inner.attached.as_ref()?.domain.as_ref()?.id())
+        self.domain
     }
 
     /// Sets attributes and enters a state: all of it, or nothing. The state it is in then.

@@ -1,0 +1,94 @@
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::{Arc, LazyLock};
+
+use ibverbs_sys::{ibv_context, ibv_xrcd, ibv_xrcd_init_attr, ibv_xrcd_init_attr_mask};
+use libc::c_int;
+
+use super::{errno, fail, number, verb};
+use crate::census::{Counted, Kind};
+use crate::fault::Verb;
+use crate::xrc::{File, XrcDomain, XrcDomains};
+
+/// An XRC domain as C knows it.
+#[repr(C)]
+struct Object {
+    public: ibv_xrcd,
+    domain: Arc<XrcDomain>,
+    _counted: Counted,
+}
+
+/// The domains of the process's one device, whoever opened that.
+static DOMAINS: LazyLock<XrcDomains> = LazyLock::new(XrcDomains::default);
+
+/// What hangs on an XRC domain of ours.
+///
+/// # Safety
+/// `xrcd` is ours, and not closed while the reference is used.
+pub(crate) unsafe fn domain<'a>(xrcd: *const ibv_xrcd) -> &'a Arc<XrcDomain> {
+    // SAFETY: every XRC domain of ours is the beginning of such an object.
+    unsafe { &(*xrcd.cast::<Object>()).domain }
+}
+
+/// `ibv_open_xrcd(3)`
+pub(super) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    init_attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    const NEEDED: u32 = ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD.0
+        | ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS.0;
+    verb(Verb::OpenXrcd, fail, || {
+        // SAFETY: the caller gives attributes.
+        let attributes = unsafe { &*init_attr };
+        if attributes.comp_mask & !NEEDED != 0 {
+            return fail(libc::EOPNOTSUPP);
+        }
+        let flags = attributes.oflags;
+        if attributes.comp_mask != NEEDED || flags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
+            return fail(libc::EINVAL);
+        }
+        let file = match attributes.fd {
+            -1 => None,
+            descriptor => match file_of(descriptor) {
+                Ok(file) => Some(file),
+                Err(errno) => return fail(errno),
+            },
+        };
+        let (create, exclusive) = (flags & libc::O_CREAT != 0, flags & libc::O_EXCL != 0);
+        match DOMAINS.open(file, create, exclusive) {
+            Ok(domain) => Box::into_raw(Box::new(Object {
+                public: ibv_xrcd { context },
+                domain,
+                _counted: Counted::new(Kind::XrcDomain),
+            }))
+            .cast(),
+            Err(error) => fail(error.errno()),
+        }
+    })
+}
+
+/// `ibv_close_xrcd(3)`
+pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    verb(Verb::CloseXrcd, number, || {
+        // SAFETY: the XRC domain is ours.
+        if let Err(refusal) = DOMAINS.close(unsafe { domain(xrcd) }) {
+            return refusal.errno();
+        }
+        // SAFETY: it came out of a box, and nobody uses it any more.
+        drop(unsafe { Box::from_raw(xrcd.cast::<Object>()) });
+        0
+    })
+}
+
+/// Which file a descriptor is of.
+fn file_of(descriptor: c_int) -> Result<File, c_int> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: any number may be asked about; the status is written if the answer is 0.
+    let status = unsafe {
+        if libc::fstat(descriptor, status.as_mut_ptr()) != 0 {
+            return Err(errno());
+        }
+        status.assume_init()
+    };
+    Ok((status.st_dev, status.st_ino))
+}

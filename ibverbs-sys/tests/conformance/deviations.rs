@@ -1,0 +1,138 @@
+//! Where drivers are known to differ from the specification.
+
+use crate::harness::Verdict;
+
+/// What a driver does that the specification does not allow.
+struct Deviation {
+    /// The driver, as [`crate::harness::Device::driver`] names it.
+    driver: &'static str,
+    /// The clause, and what it says.
+    clause: &'static str,
+    /// What the driver does: a part of what the cases say.
+    found: &'static str,
+    /// The cases that show it.
+    cases: &'static [&'static str],
+}
+
+/// The kernel's Soft-RoCE, of Debian 12.
+const RXE: &str = "rxe 6.1";
+
+const DEVIATIONS: &[Deviation] = &[
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 11.6.2: a local buffer that no valid region covers is a local protection error",
+        found: "is local QP operation error, not local protection error",
+        cases: &[
+            "mr::foreign_domain_s_region_is_refused",
+            "error::local_protection_for_an_unknown_key_of_a_send",
+            "error::local_protection_for_an_unknown_key_of_a_write",
+            "error::local_protection_in_the_second_element",
+            "error::receive_with_an_unknown_key_fails_both",
+            "error::receive_that_may_not_be_written_fails_both",
+            "error::failure_of_the_sender_s_own_leaves_the_peer_alone",
+        ],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 11.6.2: a message longer than its receive buffer is a local length error",
+        found: "is local QP operation error, not local length error",
+        cases: &[
+            "error::receive_that_is_too_short_fails_both",
+            "error::receive_without_elements_is_too_short",
+            "uc::message_longer_than_its_receive_fails_there",
+            "ud::receive_too_short_fails",
+        ],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 11.6.2: a message longer than the port's maximum is a local length error",
+        found: "is remote access error, not local length error",
+        cases: &["error::message_longer_than_the_port_carries_fails"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 9.7.6: the retry count ends; only the RNR retry count knows infinity",
+        found: "no completion came",
+        cases: &["error::retries_of_seven_end"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 10.3.1: work requests posted to a queue pair in error are flushed",
+        found: "no completion came",
+        cases: &["error::receives_in_error_are_flushed"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "ibv_reg_mr(3): with IBV_ACCESS_ZERO_BASED, addresses are offsets from the start",
+        found: "is remote access error, not success",
+        cases: &["mr::zero_based_region_starts_at_zero"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "ibv_create_qp(3): fails for a type other than RC or UD associated with an SRQ",
+        found: "ibv_create_qp succeeded; it must fail",
+        cases: &["srq::unreliable_connection_may_not_use_it"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 11.6.3.1: Last WQE Reached is raised for a queue pair in error with an SRQ",
+        found: "no event of ibv_event_type(16) came",
+        cases: &["srq::last_request_reached_is_told"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 10.2.5: with the high bit of the Q_Key set, the sending queue pair's is sent",
+        found: "no completion came",
+        cases: &["ud::datagram_with_a_privileged_key_takes_the_queue_pair_s"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "ibv_create_qp(3): cap is updated with the actual values",
+        found: "max_send_wr is 31, not 16",
+        cases: &["qp::query_tells_the_capacities"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 11.4.1.1: an operation that does not exist is an immediate error",
+        found: "ibv_post_send succeeded; it must fail",
+        cases: &["qp::unknown_opcode_is_refused"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 10.6.7: a window grants access within its bounds, not its region's",
+        found: "is success, not remote access error",
+        cases: &[
+            "mw::type_1_window_grants_what_is_bound",
+            "mw::type_2_window_guards_its_ends",
+        ],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 10.6.7: window and region are of the same protection domain",
+        found: "is success, not memory management operation error",
+        cases: &["mw::bind_of_a_foreign_domain_s_region_is_refused"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "ibv_poll_cq(3): IBV_WC_WITH_INV tells that invalidated_rkey is valid",
+        found: "IBV_WC_WITH_INV is missing",
+        cases: &["mw::completion_tells_the_invalidated_key"],
+    },
+];
+
+/// The verdict on a case that ended like this on a device of this driver.
+pub(crate) fn judge(case: &str, driver: &str, verdict: Verdict) -> Verdict {
+    let known = DEVIATIONS
+        .iter()
+        .find(|known| known.driver == driver && known.cases.contains(&case));
+    match (known, verdict) {
+        (Some(known), Verdict::Failed(problem)) if problem.contains(known.found) => {
+            Verdict::Deviation(format!("{}; here: {}", known.clause, known.found))
+        }
+        (Some(known), Verdict::Passed) => Verdict::Failed(format!(
+            "the deviation of {driver} that is documented has not occurred: {}",
+            known.found
+        )),
+        (_, verdict) => verdict,
+    }
+}

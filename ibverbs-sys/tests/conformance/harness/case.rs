@@ -1,0 +1,70 @@
+//! A case: a name, and what to do on a device.
+
+use std::time::Duration;
+
+use super::Device;
+
+/// One requirement on a device.
+#[derive(Clone)]
+pub(crate) struct Case {
+    /// `subject::what_is_so`.
+    pub(crate) name: String,
+    /// How long it may run.
+    pub(crate) limit: Duration,
+    /// Only with `--long`.
+    pub(crate) long: bool,
+    run: Run,
+}
+
+#[derive(Clone)]
+enum Run {
+    Plain(fn(&Device)),
+    /// One of a table: the function takes the row's number.
+    Row(fn(&Device, usize), usize),
+}
+
+impl Case {
+    /// A case of its own.
+    pub(crate) fn new(subject: &str, name: &str, run: fn(&Device)) -> Self {
+        Self {
+            name: format!("{subject}::{name}"),
+            limit: Duration::from_secs(30),
+            long: false,
+            run: Run::Plain(run),
+        }
+    }
+
+    /// The case for a row of a table.
+    pub(crate) fn row(name: String, run: fn(&Device, usize), row: usize) -> Self {
+        Self {
+            name,
+            limit: Duration::from_secs(30),
+            long: false,
+            run: Run::Row(run, row),
+        }
+    }
+
+    /// Only with `--long`, and within these minutes.
+    pub(crate) fn long(mut self, minutes: u64) -> Self {
+        self.long = true;
+        self.limit = Duration::from_secs(60 * minutes);
+        self
+    }
+
+    pub(crate) fn run(&self, device: &Device) {
+        match self.run {
+            Run::Plain(run) => run(device),
+            Run::Row(run, row) => run(device, row),
+        }
+    }
+}
+
+/// The cases of a file, by the names of their functions; the subject is the module's name.
+macro_rules! cases {
+    ($($name:ident),* $(,)?) => {{
+        let path = module_path!();
+        let subject = path.rsplit("::").next().unwrap_or(path);
+        vec![$($crate::harness::Case::new(subject, stringify!($name), $name)),*]
+    }};
+}
+pub(crate) use cases;

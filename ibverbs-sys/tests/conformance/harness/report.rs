@@ -1,0 +1,71 @@
+//! How a case ended, and the words for it.
+
+use std::fmt;
+
+/// How a case ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Passed,
+    /// With the reason.
+    Ignored(String),
+    /// With what was wrong.
+    Failed(String),
+    /// With what the specification says, and what this driver does.
+    Deviation(String),
+}
+
+impl Verdict {
+    /// One line, for the pipe between worker and runner.
+    pub(crate) fn to_line(&self) -> String {
+        let (word, text) = match self {
+            Self::Passed => ("passed", ""),
+            Self::Ignored(reason) => ("ignored", &**reason),
+            Self::Failed(problem) => ("failed", &**problem),
+            Self::Deviation(known) => ("deviation", &**known),
+        };
+        format!("{word} {}", text.replace('\n', "\u{1f}"))
+    }
+
+    pub(crate) fn from_line(line: &str) -> Option<Self> {
+        let (word, text) = line.split_once(' ')?;
+        let text = text.replace('\u{1f}', "\n");
+        Some(match word {
+            "passed" => Self::Passed,
+            "ignored" => Self::Ignored(text),
+            "failed" => Self::Failed(text),
+            "deviation" => Self::Deviation(text),
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Passed => f.write_str("ok"),
+            Self::Ignored(reason) => write!(f, "ignored, {reason}"),
+            Self::Failed(_) => f.write_str("FAILED"),
+            Self::Deviation(known) => write!(f, "deviation, {known}"),
+        }
+    }
+}
+
+/// How many cases ended how.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) ignored: usize,
+    pub(crate) deviations: usize,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, verdict: &Verdict) {
+        *match verdict {
+            Verdict::Passed => &mut self.passed,
+            Verdict::Ignored(_) => &mut self.ignored,
+            Verdict::Failed(_) => &mut self.failed,
+            Verdict::Deviation(_) => &mut self.deviations,
+        } += 1;
+    }
+}

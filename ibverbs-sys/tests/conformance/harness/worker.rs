@@ -1,0 +1,75 @@
+//! The process that runs cases: it reads a name, runs the case, and answers with a line.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::io::{BufRead, Write};
+use std::panic::{self, AssertUnwindSafe};
+use std::process::ExitCode;
+
+use super::Case;
+use super::arguments::Arguments;
+use super::check::Ignored;
+use super::device::Device;
+use super::report::Verdict;
+use crate::deviations;
+
+thread_local! {
+    /// The place and the words of this thread's last panic.
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+pub(crate) fn run(cases: &[Case], arguments: &Arguments) -> ExitCode {
+    panic::set_hook(Box::new(|info| {
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        let text = words(info.payload());
+        PANIC.set(format!("{place}: {text}"));
+    }));
+
+    let wanted = arguments.device.as_deref();
+    match panic::catch_unwind(|| Device::open(wanted)) {
+        Ok(device) => answer(&format!("device {} ({})", device.name(), device.driver())),
+        Err(_) => {
+            answer(&format!("none {}", PANIC.take()));
+            return ExitCode::FAILURE;
+        }
+    }
+    for line in std::io::stdin().lock().lines() {
+        let Ok(name) = line else { break };
+        let verdict = match cases.iter().find(|case| case.name == name) {
+            Some(case) => judged(case, wanted),
+            None => Verdict::Failed("there is no such case".to_owned()),
+        };
+        answer(&verdict.to_line());
+    }
+    ExitCode::SUCCESS
+}
+
+/// Nobody listens any more where this fails, and the process is about to end.
+fn answer(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "\u{1e}{line}").and_then(|()| out.flush());
+}
+
+/// Runs a case on a context of its own. The context's end belongs to the case.
+fn judged(case: &Case, wanted: Option<&str>) -> Verdict {
+    let mut driver = String::new();
+    let ended = panic::catch_unwind(AssertUnwindSafe(|| {
+        let device = Device::open(wanted);
+        device.driver().clone_into(&mut driver);
+        case.run(&device);
+    }));
+    let verdict = match ended {
+        Ok(()) => Verdict::Passed,
+        Err(payload) => match payload.downcast::<Ignored>() {
+            Ok(ignored) => Verdict::Ignored(ignored.0),
+            Err(_) => Verdict::Failed(PANIC.take()),
+        },
+    };
+    deviations::judge(&case.name, &driver, verdict)
+}
+
+fn words(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(|text| &**text))
+        .unwrap_or("a panic without words")
+}

@@ -1,0 +1,65 @@
+//! What a device must do that is behind libibverbs: every verb, every completion status, every
+//! state transition. The program runs on any device, tells what it ran as the standard test
+//! harness does, and counts its cases per device.
+//!
+//! ```text
+//! conformance [FILTER...] [--exact] [--skip FILTER] [--list] [--isolate] [--long] [--device NAME]
+//! ```
+//!
+//! - The device is the one that `--device` or `RDMA_DEVICE` names, else the first. Without one
+//!   the program fails.
+//! - Cases run one after the other in a worker process with a time limit for each case. A case that
+//!   crashes it or does not end has failed, and the next one gets a new process; `--isolate`
+//!   gives each case its own.
+//! - A case that needs what the device does not claim to have says so and is `ignored`.
+//!   Nothing is chosen by a device's name.
+//! - The specification decides what is right. Where a driver is known to differ, `deviations.rs`
+//!   holds the difference and the clause; such a case is a `deviation`, counted apart. One that does
+//!   not differ any more, or differs in another way, has failed.
+//! - `--long` adds what takes minutes or gigabytes.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "every block is a call of C with the arguments that its manual page asks for, or reads \
+              the field of a union that the call before has filled"
+)]
+
+mod deviations;
+mod harness;
+
+mod channel;
+mod cq;
+mod device;
+mod error;
+mod mr;
+mod mw;
+mod pd;
+mod port;
+mod qp;
+mod rc;
+mod srq;
+mod uc;
+mod ud;
+mod xrc;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let subjects = [
+        device::cases,
+        port::cases,
+        pd::cases,
+        mr::cases,
+        cq::cases,
+        channel::cases,
+        srq::cases,
+        qp::cases,
+        rc::cases,
+        uc::cases,
+        ud::cases,
+        xrc::cases,
+        mw::cases,
+        error::cases,
+    ];
+    let cases: Vec<_> = subjects.iter().flat_map(|cases| cases()).collect();
+    harness::main(&cases)
+}

@@ -12,6 +12,7 @@
 //! | `net`, `engine` | its sockets, GIDs and packets with their ICRC; the thread that is there when nobody polls |
 //! | [`config`], [`fault`], [`mod@counters`] | what the environment says; accidents at will; what is counted |
 //! | [`proto`] | the transport, free of input and output: RC, UC, UD and XRC queue pairs as state machines |
+//! | `sim` (feature `sim`) | a network in virtual time that the transport is tested on |
 
 mod abi;
 mod capture;
@@ -30,6 +31,8 @@ mod nic;
 pub mod proto;
 pub mod queue_pair;
 pub mod receive;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 pub mod wire;
 pub mod xrc;
 

@@ -1,0 +1,132 @@
+use smallvec::SmallVec;
+
+use crate::proto::{AccessFlags, GatherList, Segment};
+
+use super::content::difference;
+use super::memory::Memory;
+use super::random::Random;
+
+/// Bytes before and behind every piece that nobody may touch.
+const GUARD: usize = 16;
+
+/// How far behind a message in a larger buffer is looked for bytes that were written.
+const LOOK: usize = 64;
+
+/// Local memory of one request: pieces in regions of their own, each between guards of zeros. It is
+/// registered for this request alone, so that an access after the request's end has no key.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    segments: GatherList,
+    length: usize,
+}
+
+impl Buffer {
+    /// A buffer of zeros in up to four pieces.
+    pub(crate) fn blank(memory: &Memory, random: &mut Random, length: usize) -> Self {
+        Self::new(memory, random, length, |_, _| ())
+    }
+
+    /// A buffer with a message in it.
+    pub(crate) fn holding(memory: &Memory, random: &mut Random, message: &[u8]) -> Self {
+        Self::new(memory, random, message.len(), |offset, piece| {
+            piece.copy_from_slice(&message[offset..offset + piece.len()]);
+        })
+    }
+
+    fn new(
+        memory: &Memory,
+        random: &mut Random,
+        length: usize,
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) -> Self {
+        let mut cuts: SmallVec<[usize; 5]> = SmallVec::new();
+        cuts.extend([0, length]);
+        if random.percent(30) {
+            for _ in 0..random.range(1, 3) {
+                cuts.push(random.range(0, length as u64) as usize);
+            }
+            cuts.sort_unstable();
+        }
+        let mut segments = GatherList::new();
+        for cut in cuts.windows(2) {
+            let (offset, piece) = (cut[0], cut[1] - cut[0]);
+            let mut bytes = vec![0; piece + 2 * GUARD];
+            fill(offset, &mut bytes[GUARD..GUARD + piece]);
+            let base = random.range(1, 1 << 40);
+            segments.push(Segment {
+                address: base + GUARD as u64,
+                length: piece as u32,
+                key: memory.register(bytes, base, AccessFlags::LOCAL_WRITE),
+            });
+        }
+        Self { segments, length }
+    }
+
+    pub(crate) fn segments(&self) -> &GatherList {
+        &self.segments
+    }
+
+    /// Whether the buffer begins with `message`, and nothing else was written.
+    pub(crate) fn check(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
+        self.check_with(memory, message, true)
+    }
+
+    /// Whether the buffer begins with `message`, and nothing around the buffer was written. Behind the message may
+    /// be what a longer one left that did not arrive as a whole.
+    pub(crate) fn check_reused(&self, memory: &Memory, message: &[u8]) -> Result<(), String> {
+        self.check_with(memory, message, false)
+    }
+
+    fn check_with(&self, memory: &Memory, message: &[u8], fresh: bool) -> Result<(), String> {
+        if message.len() > self.length {
+            return Err(format!(
+                "{} B in a buffer of {}",
+                message.len(),
+                self.length
+            ));
+        }
+        let mut offset = 0;
+        for segment in &self.segments {
+            let piece = segment.length as usize;
+            let here = &message[offset.min(message.len())..message.len().min(offset + piece)];
+            memory.inspect(segment.key, |bytes| {
+                if bytes.len() != piece + 2 * GUARD {
+                    return Err("the buffer's region is gone".to_owned());
+                }
+                let found = &bytes[GUARD..GUARD + here.len()];
+                if let Some(place) = difference(found, here) {
+                    return Err(format!(
+                        "wrong byte {} of {}",
+                        offset + place,
+                        message.len()
+                    ));
+                }
+                let behind = &bytes[GUARD + here.len()..];
+                let seen = if fresh { behind.len().min(LOOK) } else { 0 };
+                let untouched = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
+                let ends = [
+                    &bytes[..GUARD],
+                    &behind[..seen],
+                    &behind[behind.len() - GUARD..],
+                ];
+                if ends.into_iter().all(untouched) {
+                    Ok(())
+                } else {
+                    Err(format!(
+                        "bytes around the {} of the message changed",
+                        message.len()
+                    ))
+                }
+            })?;
+            offset += piece;
+        }
+        Ok(())
+    }
+
+    /// Ends its registrations.
+    pub(crate) fn release(self, memory: &Memory) {
+        for segment in &self.segments {
+            memory.deregister(segment.key);
+        }
+    }
+}

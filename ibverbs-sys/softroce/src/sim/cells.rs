@@ -1,0 +1,247 @@
+use std::collections::HashMap;
+
+use crate::proto::{AccessFlags, Remote};
+
+use super::memory::Memory;
+
+/// How many words there are of each sort.
+pub(crate) const WORDS: usize = 3;
+
+/// Words of one node that everybody changes atomically. What the words were, as each atomic was
+/// told, proves afterwards that each was done exactly once.
+#[derive(Debug)]
+pub(crate) struct Cells {
+    key: u32,
+    base: u64,
+    added: [Added; WORDS],
+    swapped: [Swapped; WORDS],
+}
+
+#[derive(Debug, Default)]
+struct Added {
+    /// What the word was, and what was added.
+    done: Vec<(u64, u64)>,
+    /// What may have been added.
+    maybe: u64,
+}
+
+#[derive(Debug, Default)]
+struct Swapped {
+    /// By what was compared: what was put there instead.
+    done: HashMap<u64, u64>,
+    maybe: HashMap<u64, Vec<u64>>,
+    /// What the word was when a swap found something else than it compared.
+    refused: Vec<u64>,
+}
+
+/// An atomic on such a word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    Add {
+        word: usize,
+        add: u64,
+    },
+    Swap {
+        word: usize,
+        compare: u64,
+        swap: u64,
+    },
+}
+
+impl Change {
+    /// Which word of its sort.
+    pub(crate) fn word(self) -> usize {
+        match self {
+            Self::Add { word, .. } | Self::Swap { word, .. } => word,
+        }
+    }
+
+    /// What a word becomes that was `was`.
+    fn leaves(self, was: u64) -> u64 {
+        match self {
+            Self::Add { add, .. } => was + add,
+            Self::Swap { compare, swap, .. } if was == compare => swap,
+            Self::Swap { .. } => was,
+        }
+    }
+
+    /// What the next swap may compare with, if this was one of a word that was `was`.
+    pub(crate) fn guess(self, was: u64) -> Option<u64> {
+        matches!(self, Self::Swap { .. }).then(|| self.leaves(was))
+    }
+}
+
+impl Cells {
+    pub(crate) fn new(memory: &Memory) -> Self {
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_ATOMIC;
+        let base = 0x7000_0000;
+        Self {
+            key: memory.register(vec![0; 2 * WORDS * 8], base, access),
+            base,
+            added: Default::default(),
+            swapped: Default::default(),
+        }
+    }
+
+    /// Where the word of a change is.
+    pub(crate) fn remote(&self, change: Change) -> Remote {
+        let index = match change {
+            Change::Add { word, .. } => word,
+            Change::Swap { word, .. } => WORDS + word,
+        };
+        Remote {
+            address: self.base + index as u64 * 8,
+            key: self.key,
+        }
+    }
+
+    /// A change was completed, and the word had been `was`.
+    pub(crate) fn done(&mut self, change: Change, was: u64) -> Result<(), String> {
+        match change {
+            Change::Add { word, add } => self.added[word].done.push((was, add)),
+            Change::Swap {
+                word,
+                compare,
+                swap,
+            } => {
+                let word = &mut self.swapped[word];
+                if was != compare {
+                    word.refused.push(was);
+                } else if word.done.insert(compare, swap).is_some() {
+                    return Err(format!("two swaps both found {compare:#x}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A change ended without success: it may have been done.
+    pub(crate) fn maybe(&mut self, change: Change) {
+        match change {
+            Change::Add { word, add } => self.added[word].maybe += add,
+            Change::Swap {
+                word,
+                compare,
+                swap,
+            } => {
+                let maybe = &mut self.swapped[word].maybe;
+                maybe.entry(compare).or_default().push(swap);
+            }
+        }
+    }
+
+    /// Whether each was done exactly once.
+    pub(crate) fn check(&self, memory: &Memory) -> Result<(), String> {
+        let values = memory.inspect(self.key, |bytes| {
+            let mut values = [0; 2 * WORDS];
+            for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(8)) {
+                *value = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+            }
+            values
+        });
+        for (word, &value) in self.added.iter().zip(&values[..WORDS]) {
+            word.check(value)?;
+        }
+        for (word, &value) in self.swapped.iter().zip(&values[WORDS..]) {
+            word.check(value)?;
+        }
+        Ok(())
+    }
+}
+
+impl Added {
+    /// The additions must lie side by side from zero to `end`, with room between them only for those
+    /// that may have been done.
+    fn check(&self, end: u64) -> Result<(), String> {
+        let mut done = self.done.clone();
+        done.sort_unstable();
+        done.push((end, 0));
+        let mut sum = 0;
+        let mut gaps = 0;
+        for (was, add) in done {
+            let Some(gap) = was.checked_sub(sum) else {
+                return Err(format!("an addition that found {was} overlaps another"));
+            };
+            gaps += gap;
+            sum = was + add;
+        }
+        if gaps > self.maybe {
+            return Err(format!("{gaps} was added more than once or by nobody"));
+        }
+        Ok(())
+    }
+}
+
+impl Swapped {
+    /// The swaps must make a chain from zero to `end`.
+    fn check(&self, end: u64) -> Result<(), String> {
+        let mut seen = vec![0];
+        let mut done = 0;
+        let mut value = 0;
+        loop {
+            if let Some(&next) = self.done.get(&value) {
+                done += 1;
+                value = next;
+            } else if value == end && done == self.done.len() {
+                break;
+            } else {
+                // Of several that may have been done one was, and its value is either compared by another or the end.
+                let all = self.maybe.get(&value).map_or(&[][..], Vec::as_slice);
+                let leads_on = |next: &&u64| {
+                    **next == end || self.done.contains_key(next) || self.maybe.contains_key(next)
+                };
+                match all.iter().find(leads_on) {
+                    Some(&next) => value = next,
+                    None => return Err(format!("the swaps end at {value:#x}, not {end:#x}")),
+                }
+            }
+            seen.push(value);
+        }
+        match self.refused.iter().find(|was| !seen.contains(was)) {
+            Some(was) => Err(format!("a swap found {was:#x}, which never was there")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn additions_lie_side_by_side() {
+        let added = |done: &[(u64, u64)], maybe, end| {
+            let done = done.to_vec();
+            Added { done, maybe }.check(end).is_ok()
+        };
+        assert!(added(&[(5, 2), (0, 5)], 0, 7));
+        assert!(!added(&[(5, 2), (0, 5)], 0, 12), "one was done twice");
+        assert!(!added(&[(5, 2), (0, 6)], 0, 8), "one was lost");
+        assert!(!added(&[(5, 2), (5, 2)], 0, 9));
+        assert!(added(&[(8, 2), (0, 5)], 3, 10));
+        assert!(added(&[(5, 2), (0, 5)], 3, 7));
+        assert!(!added(&[(8, 2), (0, 5)], 3, 13));
+    }
+
+    #[test]
+    fn swaps_make_a_chain() {
+        let swapped = |done: &[(u64, u64)], maybe: &[(u64, u64)], refused: &[u64], end| {
+            let mut word = Swapped {
+                done: done.iter().copied().collect(),
+                refused: refused.to_vec(),
+                ..Swapped::default()
+            };
+            for &(compare, swap) in maybe {
+                word.maybe.entry(compare).or_default().push(swap);
+            }
+            word.check(end).is_ok()
+        };
+        assert!(swapped(&[(2, 3), (0, 2)], &[], &[2, 0, 3], 3));
+        assert!(!swapped(&[(2, 3), (0, 2)], &[], &[], 2));
+        assert!(!swapped(&[(2, 3), (0, 2)], &[], &[7], 3));
+        assert!(!swapped(&[(5, 3), (0, 2)], &[], &[], 3));
+        assert!(swapped(&[(5, 3), (0, 2)], &[(2, 4), (2, 5)], &[], 3));
+        assert!(swapped(&[(0, 2)], &[(2, 5)], &[], 2));
+        assert!(swapped(&[(0, 2)], &[(2, 5)], &[], 5));
+    }
+}

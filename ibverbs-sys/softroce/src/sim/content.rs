@@ -1,0 +1,47 @@
+use super::random::splitmix;
+
+/// Eight bytes of what message `id` says: a message's bytes follow from its number, so that every
+/// byte that arrives can be checked, and one of another message or place is recognised.
+fn word(id: u64, index: u64) -> [u8; 8] {
+    let mut state = (id.wrapping_add(1) << 24) ^ index;
+    splitmix(&mut state).to_le_bytes()
+}
+
+/// Fills `out` with message `id`.
+pub(crate) fn fill(id: u64, out: &mut [u8]) {
+    for (index, chunk) in out.chunks_mut(8).enumerate() {
+        chunk.copy_from_slice(&word(id, index as u64)[..chunk.len()]);
+    }
+}
+
+/// Message `id`.
+pub(crate) fn message(id: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    fill(id, &mut bytes);
+    bytes
+}
+
+/// Where two byte strings begin to differ.
+pub(crate) fn difference(found: &[u8], expected: &[u8]) -> Option<usize> {
+    if found == expected {
+        return None;
+    }
+    let place = found.iter().zip(expected).position(|(a, b)| a != b);
+    Some(place.unwrap_or(found.len().min(expected.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{difference, message};
+
+    #[test]
+    fn a_message_is_its_own() {
+        assert_eq!(message(5, 100), message(5, 200)[..100]);
+        assert_eq!(difference(&message(5, 64), &message(6, 64)), Some(0));
+        let mut other = message(5, 64);
+        other[33] ^= 1;
+        assert_eq!(difference(&message(5, 64), &other), Some(33));
+        assert_eq!(difference(&other[..9], &message(5, 64)), Some(9));
+        assert_eq!(difference(&message(5, 64), &message(5, 64)), None);
+    }
+}

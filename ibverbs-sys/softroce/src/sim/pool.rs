@@ -1,0 +1,127 @@
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::proto::{GatherList, ReceiveRequest, Segment};
+
+use super::buffer::Buffer;
+use super::random::Random;
+use super::world::{Place, World};
+
+/// Where receives are posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queue {
+    /// A queue pair's own.
+    Own(Place),
+    /// A shared one of a node.
+    Shared { node: usize, number: usize },
+}
+
+/// The receives of one queue.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) queue: Queue,
+    /// Bytes there is room for in each.
+    pub(crate) length: usize,
+    /// How many are posted at once.
+    pub(crate) depth: usize,
+    /// How long after one was used another is posted.
+    pub(crate) refill: Duration,
+    /// No more are posted.
+    pub(crate) stopped: bool,
+    posted: VecDeque<(u64, Option<Buffer>)>,
+    random: Random,
+}
+
+impl Pool {
+    pub(crate) fn new(queue: Queue, length: usize, depth: usize, random: Random) -> Self {
+        Self {
+            queue,
+            length,
+            depth,
+            refill: Duration::ZERO,
+            stopped: false,
+            posted: VecDeque::new(),
+            random,
+        }
+    }
+
+    fn node(&self) -> usize {
+        match self.queue {
+            Queue::Own(place) => place.node,
+            Queue::Shared { node, .. } => node,
+        }
+    }
+
+    /// Posts one more if there are not enough.
+    pub(crate) fn fill(&mut self, world: &mut World<'_>, id: u64) {
+        if !self.stopped && self.posted.len() < self.depth {
+            self.post(world, id, self.length);
+        }
+    }
+
+    /// Posts a receive of this length.
+    pub(crate) fn post(&mut self, world: &mut World<'_>, id: u64, length: usize) {
+        let memory = world.memory(self.node());
+        let buffer = Buffer::blank(memory, &mut self.random, length);
+        let request = ReceiveRequest {
+            id,
+            segments: buffer.segments().clone(),
+            length: length as u64,
+        };
+        self.push(world, request);
+        self.posted.push_back((id, Some(buffer)));
+    }
+
+    /// Posts a receive into memory that nobody has registered.
+    pub(crate) fn post_bad(&mut self, world: &mut World<'_>, id: u64) {
+        let length = self.length.max(1) as u32;
+        let segment = Segment {
+            address: 64,
+            length,
+            key: 0x77,
+        };
+        let request = ReceiveRequest {
+            id,
+            segments: GatherList::from_slice(&[segment]),
+            length: length.into(),
+        };
+        self.push(world, request);
+        self.posted.push_back((id, None));
+    }
+
+    fn push(&self, world: &mut World<'_>, request: ReceiveRequest) {
+        match self.queue {
+            Queue::Own(place) => world.post_receive(place, request),
+            Queue::Shared { node, number } => world.post_shared_receive(node, number, request),
+        }
+    }
+
+    /// Takes back everything that nobody has used.
+    pub(crate) fn empty(&mut self, world: &mut World<'_>) {
+        if let Queue::Own(place) = self.queue {
+            world.drop_receives(place);
+        }
+        self.stopped = true;
+        let memory = world.memory(self.node());
+        for buffer in self.posted.drain(..).filter_map(|(_, buffer)| buffer) {
+            buffer.release(memory);
+        }
+    }
+
+    /// Receive `id` ended: its buffer, none for one that had no memory.
+    pub(crate) fn take(&mut self, id: u64) -> Result<Option<Buffer>, String> {
+        let place = self.posted.iter().position(|(posted, _)| *posted == id);
+        let place =
+            place.ok_or_else(|| format!("receive {id} is not posted here, or ended twice"))?;
+        if place > 0 && matches!(self.queue, Queue::Own(_)) {
+            return Err(format!("receive {id} ended before {}", self.posted[0].0));
+        }
+        let taken = self.posted.remove(place);
+        Ok(taken.and_then(|(_, buffer)| buffer))
+    }
+
+    /// How many have not ended.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.posted.len()
+    }
+}

@@ -1,0 +1,125 @@
+/// A stream of numbers that a seed decides: xoshiro256**, started by splitmix64. It stands here
+/// and not in a dependency so that a seed means the same schedule for ever.
+#[derive(Clone, Debug)]
+pub(crate) struct Random {
+    state: [u64; 4],
+}
+
+/// The next number of splitmix64.
+pub(crate) fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl Random {
+    /// The stream number `stream` of a seed; streams of one seed have nothing to do with each other,
+    /// so that one part of a schedule can draw more without changing the others.
+    pub(crate) fn new(seed: u64, stream: u64) -> Self {
+        let mut start = stream;
+        let mut state = seed ^ splitmix(&mut start);
+        Self {
+            state: std::array::from_fn(|_| splitmix(&mut state)),
+        }
+    }
+
+    /// 64 random bits.
+    pub(crate) fn bits(&mut self) -> u64 {
+        let s = &mut self.state;
+        let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
+        let t = s[1] << 17;
+        s[2] ^= s[0];
+        s[3] ^= s[1];
+        s[1] ^= s[2];
+        s[0] ^= s[3];
+        s[2] ^= t;
+        s[3] = s[3].rotate_left(45);
+        result
+    }
+
+    /// A number from `low` to `high`, both included.
+    pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
+        debug_assert!(low <= high);
+        let count = (high - low).wrapping_add(1);
+        if count == 0 {
+            return self.bits();
+        }
+        // The high word of the product; its bias is below 2^-40 for all that is drawn here.
+        low + ((u128::from(self.bits()) * u128::from(count)) >> 64) as u64
+    }
+
+    /// A number below `count`.
+    pub(crate) fn below(&mut self, count: usize) -> usize {
+        self.range(0, count as u64 - 1) as usize
+    }
+
+    /// True in `per_million` of a million cases.
+    pub(crate) fn chance(&mut self, per_million: u32) -> bool {
+        per_million > 0 && self.range(0, 999_999) < u64::from(per_million)
+    }
+
+    /// True in `percent` of a hundred cases.
+    pub(crate) fn percent(&mut self, percent: u32) -> bool {
+        self.chance(percent * 10_000)
+    }
+
+    /// One of `choices`.
+    pub(crate) fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())].clone()
+    }
+
+    /// A number up to `high` of which every order of magnitude is equally likely.
+    pub(crate) fn magnitude(&mut self, high: u64) -> u64 {
+        let bits = u64::from(64 - high.leading_zeros());
+        let bound = 1u64.checked_shl(self.range(0, bits) as u32);
+        let bound = bound.unwrap_or(u64::MAX).min(high);
+        self.range(bound / 2, bound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Random, splitmix};
+
+    /// The values that the generators' authors give.
+    #[test]
+    fn a_seed_is_a_stream_for_ever() {
+        let mut state = 1_234_567;
+        let numbers: [u64; 2] = std::array::from_fn(|_| splitmix(&mut state));
+        assert_eq!(
+            numbers,
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]
+        );
+        let mut random = Random {
+            state: [1, 2, 3, 4],
+        };
+        let numbers: [u64; 4] = std::array::from_fn(|_| random.bits());
+        assert_eq!(
+            numbers,
+            [11_520, 0, 1_509_978_240, 1_215_971_899_390_074_240]
+        );
+    }
+
+    #[test]
+    fn streams_differ() {
+        let first = Random::new(1, 2).bits();
+        assert_eq!(Random::new(1, 2).bits(), first);
+        assert_ne!(Random::new(1, 3).bits(), first);
+        assert_ne!(Random::new(2, 2).bits(), first);
+    }
+
+    #[test]
+    fn numbers_are_in_their_ranges() {
+        let mut random = Random::new(7, 0);
+        let mut seen = [false; 4];
+        for _ in 0..1000 {
+            seen[random.range(3, 6) as usize - 3] = true;
+            assert!(random.magnitude(1000) <= 1000);
+            assert!(!random.chance(0));
+            assert!(random.percent(100));
+        }
+        assert_eq!(seen, [true; 4]);
+    }
+}

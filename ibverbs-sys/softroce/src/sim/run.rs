@@ -1,0 +1,135 @@
+use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::proto::Counter;
+
+use super::scenario::Scenario;
+use super::schedule::Schedule;
+use super::trace::Lines;
+use super::world::Traffic;
+
+/// What happened in a run that kept all the rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Requests that were posted.
+    pub requests: u64,
+    /// Those that were successful.
+    pub completed: u64,
+    /// Queue pairs that failed.
+    pub failed: u64,
+    /// Requests that ended so, or flushed behind.
+    pub flushed: u64,
+    /// What was on the wire.
+    pub traffic: Traffic,
+    /// What the queue pairs counted, by [`Counter`].
+    pub counters: [u64; Counter::COUNT],
+    /// How long it took in the world's time.
+    pub time: Duration,
+    /// A number that every packet went into: equal of two runs that are the same.
+    pub digest: u64,
+}
+
+/// A run that broke a rule.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The schedule's seed.
+    pub seed: u64,
+    /// Which rule, where and when.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed {}: {}\nto see every packet: cargo run -p softroce --release --features sim \
+             --example simulate -- --seed {} --trace",
+            self.seed, self.what, self.seed
+        )
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl Schedule {
+    /// Runs it, and checks every byte and every completion. Every packet goes to `lines`.
+    pub fn run(&self, lines: Option<&mut Lines<'_>>) -> Result<Outcome, Failure> {
+        let run = AssertUnwindSafe(|| match lines {
+            Some(lines) => {
+                let mut lines = |line: &str| lines(line);
+                Scenario::new(self, Some(&mut lines)).run()
+            }
+            None => Scenario::new(self, None).run(),
+        });
+        let result = panic::catch_unwind(run).unwrap_or_else(|panic| {
+            let what = match panic.downcast::<String>() {
+                Ok(text) => *text,
+                Err(panic) => panic.downcast_ref::<&str>().unwrap_or(&"").to_string(),
+            };
+            Err(format!("panic: {what}"))
+        });
+        result.map_err(|what| Failure {
+            seed: self.seed,
+            what,
+        })
+    }
+}
+
+/// Runs the schedules of `count` seeds from `first` on, on all processors. The sum of what happened, or the
+/// failure with the lowest seed; nothing is begun behind that.
+pub fn run_all(first: u64, count: u64) -> Result<Outcome, Failure> {
+    let next = AtomicU64::new(first);
+    let end = first.saturating_add(count);
+    let results = Mutex::new((Outcome::default(), None::<Failure>));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= end {
+                return;
+            }
+            let result = Schedule::of_seed(seed).run(None);
+            let mut results = results.lock().unwrap_or_else(|e| e.into_inner());
+            match result {
+                Ok(outcome) => results.0.add(&outcome),
+                Err(failure) => {
+                    // Lower ones are under way already, and may fail too.
+                    next.store(end, Ordering::Relaxed);
+                    let lowest = results.1.as_ref().is_none_or(|other| seed < other.seed);
+                    if lowest {
+                        results.1 = Some(failure);
+                    }
+                }
+            }
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, |count| count.get());
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let (sum, failure) = results.into_inner().unwrap_or_else(|e| e.into_inner());
+    failure.map_or(Ok(sum), Err)
+}
+
+impl Outcome {
+    fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.completed += other.completed;
+        self.failed += other.failed;
+        self.flushed += other.flushed;
+        self.traffic.packets += other.traffic.packets;
+        self.traffic.lost += other.traffic.lost;
+        self.traffic.disturbed += other.traffic.disturbed;
+        self.traffic.events += other.traffic.events;
+        for (sum, count) in self.counters.iter_mut().zip(other.counters) {
+            *sum += count;
+        }
+        self.time += other.time;
+        self.digest = self.digest.wrapping_add(other.digest);
+    }
+}

@@ -1,0 +1,100 @@
+use std::ops::Range;
+
+use crate::proto::AccessFlags;
+
+use super::content;
+use super::memory::Memory;
+
+/// Memory at one node that one requester at another may write, read and change atomically, and
+/// nobody else: so the requester's own order decides every byte of it.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) node: usize,
+    pub(crate) key: u32,
+    pub(crate) base: u64,
+    /// What it holds when everything posted so far has been done.
+    current: Vec<u8>,
+    /// What it holds by what has been completed.
+    committed: Vec<u8>,
+}
+
+/// What a request that may or may not have been done would write.
+pub(crate) struct Maybe<'a> {
+    pub(crate) offset: usize,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl Target {
+    /// `length` bytes of memory of `node`, filled with message `id`.
+    pub(crate) fn new(node: usize, memory: &Memory, id: u64, base: u64, length: usize) -> Self {
+        let access = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC
+            | AccessFlags::MW_BIND;
+        let current = content::message(id, length);
+        Self {
+            node,
+            key: memory.register(current.clone(), base, access),
+            base,
+            committed: current.clone(),
+            current,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.current.len()
+    }
+
+    /// What a read that is posted now will find.
+    pub(crate) fn read(&self, range: Range<usize>) -> &[u8] {
+        &self.current[range]
+    }
+
+    /// The eight bytes at `offset` as a number.
+    pub(crate) fn number(&self, offset: usize) -> u64 {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(&self.current[offset..offset + 8]);
+        u64::from_ne_bytes(eight)
+    }
+
+    /// A request that writes was posted.
+    pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) {
+        self.current[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// It was completed.
+    pub(crate) fn commit(&mut self, offset: usize, bytes: &[u8]) {
+        self.committed[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Whether the bytes of a completed write are there, which nothing posted since writes to.
+    pub(crate) fn check_written(&self, memory: &Memory, range: Range<usize>) -> Result<(), String> {
+        let expected = &self.committed[range.clone()];
+        memory.inspect(self.key, |found| {
+            match content::difference(&found[range.clone()], expected) {
+                Some(place) => Err(format!("byte {} of {} was not written", place, range.len())),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Whether all of it is as it must be: as completed requests left it, but where one of `maybe` writes.
+    pub(crate) fn check(&self, memory: &Memory, maybe: &[Maybe<'_>]) -> Result<(), String> {
+        memory.inspect(self.key, |found| {
+            if found == self.committed {
+                return Ok(());
+            }
+            for (place, (&found, &committed)) in found.iter().zip(&self.committed).enumerate() {
+                let written = |maybe: &Maybe<'_>| {
+                    let index = place.checked_sub(maybe.offset);
+                    index.and_then(|index| maybe.bytes.get(index)) == Some(&found)
+                };
+                if found != committed && !maybe.iter().any(written) {
+                    return Err(format!("byte {place} of the written memory is wrong"));
+                }
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,106 @@
+use std::fmt::{self, Write};
+
+use crate::proto::{Completion, Time};
+use crate::wire::{Packet, Syndrome};
+
+use super::network::Fate;
+use super::world::Happening;
+
+/// Takes the lines of a trace.
+pub type Lines<'a> = dyn FnMut(&str) + 'a;
+
+/// A moment in the trace's first column.
+pub(crate) struct Clock(pub(crate) Time);
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.as_nanos();
+        write!(f, "{:>8}.{:03} us", nanos / 1000, nanos % 1000)
+    }
+}
+
+/// A packet in a line.
+pub(crate) struct Brief<'a>(pub(crate) &'a Packet<'a>);
+
+impl fmt::Display for Brief<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let header = &self.0.header;
+        let bth = &header.bth;
+        write!(
+            f,
+            "qp {:#x} psn {:06x} {:?}",
+            bth.destination, bth.sequence, bth.opcode.operation
+        )?;
+        if bth.acknowledge {
+            f.write_str(" ackreq")?;
+        }
+        if bth.solicited {
+            f.write_str(" solicited")?;
+        }
+        if let Some(srq) = header.xrc_srq {
+            write!(f, " srq {srq}")?;
+        }
+        if let Some(deth) = header.deth {
+            write!(f, " qkey {:#x} from {:#x}", deth.queue_key, deth.source)?;
+        }
+        if let Some(reth) = header.reth {
+            write!(
+                f,
+                " at {:#x} key {:#x} of {}",
+                reth.address, reth.key, reth.length
+            )?;
+        }
+        if let Some(atomic) = header.atomic {
+            write!(f, " at {:#x} key {:#x}", atomic.address, atomic.key)?;
+        }
+        if let Some(aeth) = header.aeth {
+            match aeth.syndrome {
+                Syndrome::Ack { .. } => f.write_str(" ack")?,
+                Syndrome::ReceiverNotReady { timer } => write!(f, " rnr {timer}")?,
+                Syndrome::Nak(nak) => write!(f, " nak {nak:?}")?,
+            }
+            write!(f, " msn {}", aeth.message_sequence)?;
+        }
+        if let Some(key) = header.invalidate {
+            write!(f, " invalidates {key:#x}")?;
+        }
+        if !self.0.payload.is_empty() {
+            write!(f, " {} B", self.0.payload.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// What became of a packet, in a word; of one that arrives as it was, nothing.
+pub(crate) fn fate(fate: Fate) -> &'static str {
+    match fate {
+        Fate::Deliver => "",
+        Fate::Lose => "  LOST",
+        Fate::Duplicate(_) => "  TWICE",
+        Fate::Hold(_) => "  HELD BACK",
+        Fate::Corrupt(_) => "  CORRUPTED",
+    }
+}
+
+/// What a queue pair told, in a line.
+pub(crate) fn happening(what: &Happening) -> String {
+    let of = |completion: &Completion| {
+        let mut line = format!(
+            "{:?} #{} {:?} {} B",
+            completion.work, completion.id, completion.status, completion.length
+        );
+        if let Some(key) = completion.invalidated {
+            // Writing to a string does not fail.
+            let _ = write!(line, " invalidated {key:#x}");
+        }
+        line
+    };
+    match what {
+        Happening::Sent(completion) => format!("completes {}", of(completion)),
+        Happening::Received(completion, None) => format!("receives {}", of(completion)),
+        Happening::Received(completion, Some(srq)) => {
+            format!("receives {} by srq {srq}", of(completion))
+        }
+        Happening::Raised(event) => format!("raises {event:?}"),
+    }
+}

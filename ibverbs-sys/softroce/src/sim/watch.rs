@@ -1,0 +1,113 @@
+use std::collections::VecDeque;
+
+use crate::proto::{Attributes, Sequence};
+use crate::wire::{Nak, Operation, Packet, Syndrome, Transport};
+
+/// Watches what one queue pair puts on the wire: the rules that no completion shows when they are
+/// broken. What it takes for acknowledged is never less than what really is, so it never blames
+/// a queue pair wrongly.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// Requests on the way, oldest first.
+    under_way: VecDeque<UnderWay>,
+    /// The number after the highest that was sent.
+    next: Option<Sequence>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    /// The last number that it takes.
+    last: Sequence,
+    /// The responder needs a resource for it.
+    is_read_or_atomic: bool,
+}
+
+impl Watch {
+    /// Forgets everything: the queue pair changed its state.
+    pub(crate) fn restart(&mut self) {
+        *self = Self::default();
+    }
+
+    /// A packet left. The error says which rule it breaks.
+    pub(crate) fn sent(
+        &mut self,
+        packet: &Packet<'_>,
+        attributes: &Attributes,
+    ) -> Result<(), String> {
+        let bth = &packet.header.bth;
+        let opcode = bth.opcode;
+        let mtu = attributes.path_mtu.bytes();
+        let length = packet.payload.len();
+        if length > mtu {
+            return Err(format!("the payload is over the path MTU {mtu}"));
+        }
+        let full = opcode.is_first() || opcode.is_middle();
+        if full && opcode.has_payload() && length != mtu {
+            return Err("a packet with more behind it is not full (IBTA 9.2.1)".to_owned());
+        }
+        let acknowledged = matches!(
+            opcode.transport,
+            Transport::ReliableConnection | Transport::ExtendedReliableConnection
+        );
+        if !acknowledged || !opcode.is_request() {
+            return Ok(());
+        }
+        let sequence = Sequence::new(bth.sequence);
+        if let Some(next) = self.next {
+            let distance = sequence.distance(next);
+            if distance < 0 {
+                // Sent again.
+                return Ok(());
+            }
+            if distance > 0 {
+                return Err(format!("{next:?} is left out"));
+            }
+        }
+        let span = match packet.header.reth {
+            Some(reth) if opcode.operation == Operation::ReadRequest => {
+                reth.length.div_ceil(mtu as u32).max(1)
+            }
+            _ => 1,
+        };
+        self.next = Some(sequence + span);
+        self.under_way.push_back(UnderWay {
+            last: sequence + (span - 1),
+            is_read_or_atomic: opcode.operation == Operation::ReadRequest || opcode.is_atomic(),
+        });
+        if self.under_way.len() > attributes.window as usize {
+            return Err(format!("more than the window of {}", attributes.window));
+        }
+        let reads = self.under_way.iter().filter(|u| u.is_read_or_atomic);
+        if reads.count() > usize::from(attributes.max_initiated) {
+            return Err(format!(
+                "more than {} reads and atomics",
+                attributes.max_initiated
+            ));
+        }
+        Ok(())
+    }
+
+    /// A packet came.
+    pub(crate) fn arrived(&mut self, packet: &Packet<'_>) {
+        if !packet.header.bth.opcode.is_response() {
+            return;
+        }
+        let sequence = Sequence::new(packet.header.bth.sequence);
+        if self.next.is_none_or(|next| sequence.distance(next) >= 0) {
+            return;
+        }
+        let refused = packet.header.aeth.is_some_and(|aeth| {
+            matches!(
+                aeth.syndrome,
+                Syndrome::ReceiverNotReady { .. } | Syndrome::Nak(Nak::SequenceError)
+            )
+        });
+        while let Some(first) = self.under_way.front() {
+            let distance = first.last.distance(sequence);
+            if distance > 0 || (distance == 0 && refused) {
+                break;
+            }
+            self.under_way.pop_front();
+        }
+    }
+}

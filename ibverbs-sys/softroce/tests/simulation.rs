@@ -1,0 +1,162 @@
+//! The transport on a simulated network: many schedules drawn from seeds, and small ones that shrink.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use softroce::proto::{Counter, Mtu, Sequence};
+use softroce::sim::{Conditions, Connection, Ending, Fate, Kind, Schedule, run_all};
+
+/// How many schedules run; the longer run is of 10,000.
+fn schedules() -> u64 {
+    let name = "SOFTROCE_SIM_SCHEDULES";
+    match env::var(name) {
+        Ok(count) => count
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is {count:?}, which is no number")),
+        Err(_) => 1000,
+    }
+}
+
+#[test]
+fn every_schedule_keeps_the_rules() {
+    let count = schedules();
+    let sum = run_all(0, count).unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{count} schedules: {sum:?}");
+    assert!(sum.requests >= 200 * count, "{sum:?}");
+    assert!(sum.traffic.packets >= 1000 * count, "{sum:?}");
+    // Most of it succeeds, and some of it does not.
+    assert!(sum.completed > sum.requests * 9 / 10, "{sum:?}");
+    if count < 1000 {
+        return;
+    }
+    // Nothing that the transport can come to is left out.
+    assert!(sum.failed > 0, "{sum:?}");
+    for counter in [
+        Counter::DuplicateRequest,
+        Counter::OutOfSequenceRequest,
+        Counter::SentRnr,
+        Counter::ReceivedRnr,
+        Counter::ReceivedSequenceNak,
+        Counter::ImpliedNak,
+        Counter::AcknowledgementTimeout,
+        Counter::RetryExceeded,
+        Counter::RnrRetryExceeded,
+        Counter::ReceiveDropped,
+        Counter::RemoteAccessErrors,
+        Counter::RemoteInvalidRequests,
+    ] {
+        assert!(sum.counters[counter as usize] > 0, "{counter:?}: {sum:?}");
+    }
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    for seed in 0..20 {
+        let run = || Schedule::of_seed(seed).run(None).unwrap();
+        assert_eq!(run(), run(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_schedule_has_what_it_should() {
+    let mut kinds = 0;
+    let mut endings = BTreeMap::new();
+    for seed in 0..1000 {
+        let schedule = Schedule::of_seed(seed);
+        let posts = |connection: &Connection| match connection.kind {
+            Kind::Extended => connection.requests[0],
+            _ => connection.requests.iter().sum(),
+        };
+        let requests: u32 = schedule.connections.iter().map(posts).sum();
+        assert!(requests >= 200, "seed {seed}");
+        assert!(schedule.connections.len() >= 2, "seed {seed}");
+        let largest = schedule.connections.iter().map(|c| c.largest).max();
+        kinds += usize::from(largest == Some(1 << 20));
+        let losses = schedule.conditions.loss + schedule.conditions.corrupt;
+        assert!(losses <= if schedule.harsh { 300_000 } else { 100_000 });
+        for ending in schedule.connections.iter().filter_map(|c| c.ending) {
+            *endings.entry(format!("{ending:?}")).or_insert(0) += 1;
+        }
+    }
+    assert!(kinds > 800, "{kinds} schedules have a message of 1 MiB");
+    assert_eq!(endings.len(), Ending::ALL.len(), "{endings:?}");
+}
+
+fn small_connection() -> impl Strategy<Value = Connection> {
+    let kind = prop_oneof![4 => Just(Kind::Reliable), 1 => Just(Kind::Extended)];
+    let mtu = prop_oneof![Just(Mtu::Mtu256), Just(Mtu::Mtu1024)];
+    let amounts = (1u32..12, 0u32..12, 1u32..5000);
+    let limits = (1u32..20, 1u8..5, 1usize..10, 1usize..5);
+    (kind, mtu, amounts, limits, 0u32..64, any::<[bool; 3]>()).prop_map(
+        |(kind, mtu, (there, back, largest), (window, reads, depth, receives), start, flags)| {
+            Connection {
+                kind,
+                nodes: [0, 1],
+                requests: [there, back],
+                largest,
+                has_largest: true,
+                mtu,
+                sequences: [
+                    Sequence::new(0xff_ffff - start),
+                    Sequence::new(0xff_ffe0 + start),
+                ],
+                window,
+                reads,
+                ack_timeout: Duration::from_millis(1),
+                retry_count: 7,
+                rnr_retry: 7,
+                rnr_timer: 2,
+                depth,
+                receives,
+                refill: Duration::from_micros(if flags[0] { 30 } else { 0 }),
+                shared_receive: flags[1],
+                signal_all: false,
+                drain: flags[2],
+                ending: None,
+            }
+        },
+    )
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    let time = (0u64..200_000).prop_map(Duration::from_nanos);
+    prop_oneof![
+        3 => Just(Fate::Lose),
+        2 => time.clone().prop_map(Fate::Hold),
+        2 => time.prop_map(Fate::Duplicate),
+        1 => any::<u64>().prop_map(Fate::Corrupt),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        max_shrink_iters: 20_000,
+        ..ProptestConfig::default()
+    })]
+
+    /// Seven faults cannot use up seven retries and a first try.
+    #[test]
+    fn what_is_disturbed_seven_times_completes(
+        seed in any::<u64>(),
+        connections in prop::collection::vec(small_connection(), 1..3),
+        script in prop::collection::btree_map(0u64..300, fate(), 0..8),
+        batch in 0u64..3000,
+    ) {
+        let schedule = Schedule {
+            seed,
+            conditions: Conditions::CLEAN,
+            script: Some(script),
+            harsh: false,
+            nodes: 2,
+            ipv6: false,
+            batch: Duration::from_nanos(batch),
+            connections,
+        };
+        if let Err(failure) = schedule.run(None) {
+            return Err(TestCaseError::fail(failure.what));
+        }
+    }
+}

@@ -1,5 +1,4 @@
 use std::mem::MaybeUninit;
-use std::ptr;
 use std::sync::{Arc, LazyLock};
 
 use ibverbs_sys::{ibv_context, ibv_xrcd, ibv_xrcd_init_attr, ibv_xrcd_init_attr_mask};

@@ -25,6 +25,8 @@ mod handles;
 mod host;
 mod modify;
 mod object;
+#[cfg(test)]
+mod tests;
 mod transition;
 
 pub(crate) use batch::Batch;

@@ -315,10 +315,20 @@ impl Responder {
         };
         // A NAK, too, says that all before it was executed.
         self.acknowledge = false;
+        self.write_acknowledgement(syndrome, sequence, endpoint, out);
+        true
+    }
+
+    fn write_acknowledgement(
+        &self,
+        syndrome: Syndrome,
+        sequence: Sequence,
+        endpoint: &Endpoint,
+        out: &mut Vec<u8>,
+    ) {
         let mut header = endpoint.header(Operation::Acknowledge, sequence);
         header.aeth = Some(aeth(syndrome, self.message_sequence));
         header.emit(out);
-        true
     }
 
     /// Appends the NAK that a queue pair in error still owes.
@@ -326,9 +336,7 @@ impl Responder {
         let Some((nak, sequence)) = self.farewell.take() else {
             return false;
         };
-        let mut header = endpoint.header(Operation::Acknowledge, sequence);
-        header.aeth = Some(aeth(Syndrome::Nak(nak), self.message_sequence));
-        header.emit(out);
+        self.write_acknowledgement(Syndrome::Nak(nak), sequence, endpoint, out);
         true
     }
 
@@ -377,9 +385,17 @@ impl Responder {
                 self.answered(sequence);
                 true
             }
-            // The region is gone since the request was accepted.
             Err(fault) => {
                 out.truncate(before);
+                if answer.again {
+                    // Perhaps a request that was on the way for long, and whose memory is gone for good: a peer
+                    // that has its data takes no notice, one that misses it knows why it does not come.
+                    self.resources.give_up();
+                    let nak = Syndrome::Nak(Nak::RemoteAccessError);
+                    self.write_acknowledgement(nak, sequence, endpoint, out);
+                    return true;
+                }
+                // The memory is gone since the request was accepted.
                 self.resources.clear();
                 self.refuse(fault.into(), endpoint, host);
                 if let Some(end) = &mut self.end {

@@ -40,6 +40,8 @@ pub(super) struct Answer {
     pub(super) last: bool,
     /// How many are answered in this turn.
     pub(super) turn: u32,
+    /// The whole response went before.
+    pub(super) again: bool,
 }
 
 /// As many of the newest as the peer was promised (`max_dest_rd_atomic`), the oldest first.
@@ -138,6 +140,7 @@ impl Resources {
             first: resource.next == resource.start,
             last: resource.next + 1 == resource.end,
             turn: resource.end - resource.start,
+            again: resource.answered,
         };
         Some((resource, answer))
     }
@@ -154,6 +157,18 @@ impl Resources {
                 resource.answered = true;
                 self.unfinished -= 1;
             }
+        }
+    }
+
+    /// What is left of the response with the packet that is next does not go.
+    pub(super) fn give_up(&mut self) {
+        let mut unfinished = self
+            .ring
+            .iter_mut()
+            .filter(|resource| !resource.is_finished());
+        if let Some(resource) = unfinished.next() {
+            resource.next = resource.end;
+            self.unfinished -= 1;
         }
     }
 

@@ -323,6 +323,27 @@ fn a_response_is_made_when_it_goes() {
 }
 
 #[test]
+fn a_late_duplicate_of_a_read_from_memory_that_is_gone_is_no_end() {
+    let mut node = node();
+    node.machine.post_receive(1, 8);
+    let key = node.machine.register(pattern(1000));
+    let remote = node.machine.remote(key, 0);
+    let read = addressed(O::ReadRequest, 0, remote, 1000);
+    node.receive_made(read, &[]);
+    assert_eq!(answers(&mut node).len(), 4);
+    let mut send = made(O::SendOnlyInvalidate, 4);
+    send.invalidate = Some(key);
+    node.receive_made(send, &[]);
+    assert_eq!(answers(&mut node), [(O::Acknowledge, 4, ACK)]);
+    node.receive_made(read, &[]);
+    assert_eq!(answers(&mut node), [refusal(0, Nak::RemoteAccessError)]);
+    assert_eq!(node.queue_pair.state(), State::ReadyToReceive);
+    node.machine.post_receive(2, 8);
+    node.receive_made(made(O::SendOnly, 5), &[]);
+    assert_eq!(answers(&mut node), [(O::Acknowledge, 5, ACK)]);
+}
+
+#[test]
 fn a_long_response_goes_in_bursts() {
     let mut node = node();
     node.queue_pair.attributes_mut().window = 64;

@@ -18,19 +18,28 @@
 //! }
 //! ```
 
+pub(crate) mod ah;
+mod answer;
+pub(crate) mod completion;
+mod context;
 pub(crate) mod device;
+mod extended_poll;
 pub(crate) mod fork;
 pub(crate) mod gid;
 pub(crate) mod guard;
 mod install;
 mod marshal;
+mod memory;
 pub(crate) mod open;
+pub(crate) mod pd;
 mod query;
 pub(crate) mod real;
+pub(crate) mod srq;
 mod symbols;
 mod tables;
 mod text;
 mod unsupported;
+mod work_completion;
 pub(crate) mod xrc;
 
 pub(crate) use device::is_ours;

@@ -7,30 +7,30 @@ use ibverbs_sys::{
 };
 use libc::c_int;
 
-use super::{query, unsupported, xrc};
+use super::{completion, memory, pd, query, srq, unsupported, xrc};
 
 /// A context with all of its functions: those of the operations, and those around them that the
 /// inline functions of newer headers look for. No place is empty, whether a caller checks it or not.
 pub(super) fn context() -> verbs_context {
     verbs_context {
         query_port: Some(query::query_port),
-        advise_mr: None,
-        alloc_null_mr: None,
+        advise_mr: Some(memory::advise_mr),
+        alloc_null_mr: Some(memory::alloc_null_mr),
         read_counters: Some(unsupported::read_counters),
         attach_counters_point_flow: Some(unsupported::attach_counters_point_flow),
         create_counters: Some(unsupported::create_counters),
         destroy_counters: Some(unsupported::destroy_counters),
-        reg_dm_mr: None,
-        alloc_dm: None,
-        free_dm: None,
+        reg_dm_mr: Some(memory::reg_dm_mr),
+        alloc_dm: Some(memory::alloc_dm),
+        free_dm: Some(memory::free_dm),
         modify_flow_action_esp: Some(unsupported::modify_flow_action_esp),
         destroy_flow_action: Some(unsupported::destroy_flow_action),
         create_flow_action_esp: Some(unsupported::create_flow_action_esp),
         modify_qp_rate_limit: Some(unsupported::modify_qp_rate_limit),
-        alloc_parent_domain: None,
-        dealloc_td: None,
-        alloc_td: None,
-        modify_cq: None,
+        alloc_parent_domain: Some(pd::alloc_parent_domain),
+        dealloc_td: Some(pd::dealloc_td),
+        alloc_td: Some(pd::alloc_td),
+        modify_cq: Some(completion::modify_cq),
         post_srq_ops: Some(unsupported::post_srq_ops),
         destroy_rwq_ind_table: Some(unsupported::destroy_rwq_ind_table),
         create_rwq_ind_table: Some(unsupported::create_rwq_ind_table),
@@ -38,7 +38,7 @@ pub(super) fn context() -> verbs_context {
         modify_wq: Some(unsupported::modify_wq),
         create_wq: Some(unsupported::create_wq),
         query_rt_values: Some(query::query_rt_values),
-        create_cq_ex: None,
+        create_cq_ex: Some(completion::create_cq_ex),
         // The real library's own part. None of its functions sees this context.
         priv_: ptr::null_mut(),
         query_device_ex: Some(query::query_device_ex),
@@ -48,8 +48,8 @@ pub(super) fn context() -> verbs_context {
         ABI_placeholder1: Some(CREATE_FLOW),
         open_qp: None,
         create_qp_ex: None,
-        get_srq_num: None,
-        create_srq_ex: None,
+        get_srq_num: Some(srq::get_srq_num),
+        create_srq_ex: Some(srq::create_srq_ex),
         open_xrcd: Some(xrc::open_xrcd),
         close_xrcd: Some(xrc::close_xrcd),
         _ABI_placeholder3: 0,
@@ -78,12 +78,12 @@ fn operations() -> ibv_context {
     context.ops = ibv_context_ops {
         _compat_query_device: Some(query::ibv_query_device),
         _compat_query_port: Some(query::ibv_query_port),
-        alloc_mw: None,
+        alloc_mw: Some(memory::alloc_mw),
         bind_mw: None,
-        dealloc_mw: None,
-        poll_cq: None,
-        req_notify_cq: None,
-        post_srq_recv: None,
+        dealloc_mw: Some(memory::dealloc_mw),
+        poll_cq: Some(completion::poll_cq),
+        req_notify_cq: Some(completion::req_notify_cq),
+        post_srq_recv: Some(srq::post_srq_recv),
         post_send: None,
         post_recv: None,
         _compat_alloc_pd: Some(unsupported::of_old),

@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::context::Refusal;
+use crate::context::{Refusal, Shared, Usage};
 
 use super::is_mapped;
 
@@ -44,7 +44,7 @@ enum Kind {
 
 /// The memory cannot be accessed as it is asked to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Inaccessible;
+pub(super) struct Inaccessible;
 
 impl Span {
     /// The program's memory from `address` on.
@@ -115,8 +115,18 @@ impl Span {
         matches!(self.kind, Kind::Null)
     }
 
+    /// Copies to all of it.
+    pub(crate) fn copy_in(&self, data: &[u8]) -> Result<(), Refusal> {
+        self.write(0, data).map_err(|_| Refusal::Fault)
+    }
+
+    /// Copies all of it.
+    pub(crate) fn copy_out(&self, out: &mut [u8]) -> Result<(), Refusal> {
+        self.read(0, out).map_err(|_| Refusal::Fault)
+    }
+
     /// Copies the bytes from `offset` on to `out`.
-    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
+    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, out.len())?;
         match self.kind {
             // SAFETY: inside the span, and whoever made it keeps the bytes mapped.
@@ -135,7 +145,7 @@ impl Span {
     }
 
     /// Copies `data` to the bytes from `offset` on.
-    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
+    pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, data.len())?;
         match self.kind {
             // SAFETY: inside the span, and whoever made it keeps the bytes mapped and writable.
@@ -207,6 +217,7 @@ impl Span {
 pub struct DeviceMemory {
     pages: Box<[Page]>,
     length: u64,
+    usage: Usage,
 }
 
 /// In a cell, since it is reached by its address.
@@ -234,6 +245,7 @@ impl DeviceMemory {
         Ok(Arc::new(Self {
             pages: pages.into_boxed_slice(),
             length,
+            usage: Usage::default(),
         }))
     }
 
@@ -244,6 +256,12 @@ impl DeviceMemory {
 
     fn address(&self) -> usize {
         self.pages.as_ptr().expose_provenance()
+    }
+}
+
+impl Shared for DeviceMemory {
+    fn usage(&self) -> &Usage {
+        &self.usage
     }
 }
 

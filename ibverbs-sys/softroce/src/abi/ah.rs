@@ -1,0 +1,371 @@
+//! Address handles, and addresses out of what was received.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ptr;
+
+use ibverbs_sys::{
+    ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_grh, ibv_pd, ibv_wc, ibv_wc_flags,
+};
+use libc::c_int;
+
+use super::answer::{hand_out, pointer, status};
+use super::{fail, forward, guard, minus_one, number, open, pd, set_errno, verb};
+use crate::census::{Counted, Kind, objects};
+use crate::context::{AddressHandle, Held, ProtectionDomain, Refusal};
+use crate::fault::Verb;
+use crate::limits;
+use crate::nic::Nic;
+use crate::proto::Path;
+
+/// An address handle as C knows it.
+#[repr(C)]
+struct Object {
+    public: ibv_ah,
+    address: AddressHandle,
+    _domain: Held<ProtectionDomain>,
+    _counted: Counted,
+}
+
+/// The address handle behind C's.
+///
+/// # Safety
+/// `ah` is ours, and not destroyed while the reference is used.
+pub(crate) unsafe fn handle<'a>(ah: *const ibv_ah) -> &'a AddressHandle {
+    // SAFETY: the caller's promise; ours all lie in such a handle.
+    unsafe { &(*ah.cast::<Object>()).address }
+}
+
+/// `ibv_create_ah(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_ah(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_ah_attr,
+) -> *mut ibv_ah {
+    // SAFETY: the caller gives a protection domain.
+    unsafe { forward!((*pd).context, ibv_create_ah(pd, attr)) };
+    verb(Verb::CreateAh, fail, || {
+        pointer(|| {
+            // SAFETY: the domain is ours, and the caller gives attributes.
+            let (context, domain, attr) = unsafe { ((*pd).context, pd::domain(pd), &*attr) };
+            // SAFETY: the context is ours.
+            let path = path(unsafe { open::nic(context) }, attr)?;
+            if objects(Kind::AddressHandle) >= limits::MAX_AH as u64 {
+                return Err(Refusal::Exhausted);
+            }
+            Ok(hand_out(Object {
+                public: ibv_ah {
+                    context,
+                    pd,
+                    handle: 0,
+                },
+                address: AddressHandle::new(domain, path),
+                _domain: Held::new(domain)?,
+                _counted: Counted::new(Kind::AddressHandle),
+            }))
+        })
+    })
+}
+
+/// `ibv_destroy_ah(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: the caller gives an address handle.
+    unsafe { forward!((*ah).context, ibv_destroy_ah(ah)) };
+    verb(Verb::DestroyAh, number, || {
+        // SAFETY: the handle is ours; after this call the caller does not use it.
+        drop(unsafe { Box::from_raw(ah.cast::<Object>()) });
+        status(|| Ok(()))
+    })
+}
+
+/// `ibv_init_ah_from_wc(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
+    context: *mut ibv_context,
+    port_num: u8,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    ah_attr: *mut ibv_ah_attr,
+) -> c_int {
+    // SAFETY: the caller gives an open context.
+    unsafe {
+        forward!(context, ibv_init_ah_from_wc(context, port_num, wc, grh, ah_attr) else -1);
+    }
+    guard(-1, || {
+        // SAFETY: the context is ours; the caller gives a completion and what came with it, and room for
+        // the answer, of which any bytes are one.
+        unsafe {
+            ptr::write_bytes(ah_attr, 0, 1);
+            match answer_to(
+                open::nic(context),
+                port_num,
+                &*wc,
+                grh.cast(),
+                &mut *ah_attr,
+            ) {
+                Ok(()) => 0,
+                Err(errno) => minus_one(errno),
+            }
+        }
+    })
+}
+
+/// `ibv_create_ah_from_wc(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
+    pd: *mut ibv_pd,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    port_num: u8,
+) -> *mut ibv_ah {
+    // SAFETY: the caller gives a protection domain, and what the two functions want.
+    unsafe {
+        forward!((*pd).context, ibv_create_ah_from_wc(pd, wc, grh, port_num));
+        let mut attr = std::mem::zeroed();
+        if ibv_init_ah_from_wc((*pd).context, port_num, wc, grh, &raw mut attr) != 0 {
+            return ptr::null_mut();
+        }
+        ibv_create_ah(pd, &raw mut attr)
+    }
+}
+
+/// `ibv_resolve_eth_l2_from_gid`: there is no Ethernet below this device, so the address is that of
+/// Linux's loopback, and in no VLAN.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
+    context: *mut ibv_context,
+    attr: *mut ibv_ah_attr,
+    eth_mac: *mut u8,
+    vid: *mut u16,
+) -> c_int {
+    const MAC_LENGTH: usize = 6;
+    const NO_VLAN: u16 = 0xffff;
+    // SAFETY: the caller gives an open context.
+    unsafe {
+        forward!(
+            context,
+            ibv_resolve_eth_l2_from_gid(context, attr, eth_mac, vid)
+        );
+    }
+    guard(-libc::EIO, || {
+        // SAFETY: the context is ours; the caller gives an address, and room for the answers.
+        unsafe {
+            if let Err(refusal) = path(open::nic(context), &*attr) {
+                set_errno(refusal.errno());
+                return -refusal.errno();
+            }
+            ptr::write_bytes(eth_mac, 0, MAC_LENGTH);
+            if !vid.is_null() {
+                vid.write(NO_VLAN);
+            }
+        }
+        0
+    })
+}
+
+/// The way that an address describes.
+fn path(nic: &Nic, attr: &ibv_ah_attr) -> Result<Path, Refusal> {
+    // IBTA annex A17.4.4: a RoCE port has no addresses but GIDs, so there is always a GRH.
+    if attr.is_global == 0 || attr.port_num != limits::PORTS {
+        return Err(Refusal::Invalid);
+    }
+    let route = &attr.grh;
+    let source = nic
+        .gids()
+        .get(usize::from(route.sgid_index))
+        .ok_or(Refusal::Invalid)?;
+    let destination = address_of(&route.dgid);
+    if destination.is_unspecified() || is_ipv4(source) != is_ipv4(&destination) {
+        return Err(Refusal::Invalid);
+    }
+    Ok(Path {
+        source: route.sgid_index,
+        destination,
+        traffic_class: route.traffic_class,
+        hop_limit: route.hop_limit,
+        flow_label: route.flow_label & 0xf_ffff,
+    })
+}
+
+fn address_of(gid: &ibv_gid) -> Ipv6Addr {
+    // SAFETY: a GID is sixteen bytes, however it was written.
+    unsafe { gid.raw }.into()
+}
+
+/// Whether a GID is an IPv4 address: mapped, or as multicast groups write it.
+fn is_ipv4(gid: &Ipv6Addr) -> bool {
+    gid.to_ipv4_mapped().is_some() || gid.segments()[..6] == [0xff0e, 0, 0, 0, 0, 0xffff]
+}
+
+/// The address of who sent a datagram. `header` is what lies in the 40 bytes in front of it.
+///
+/// # Safety
+/// If the completion says that there is a header, 40 bytes of it can be read.
+unsafe fn answer_to(
+    nic: &Nic,
+    port: u8,
+    wc: &ibv_wc,
+    header: *const [u8; 40],
+    attr: &mut ibv_ah_attr,
+) -> Result<(), c_int> {
+    attr.dlid = wc.slid;
+    attr.sl = wc.sl;
+    attr.src_path_bits = wc.dlid_path_bits;
+    attr.port_num = port;
+    if wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 == 0 {
+        return Ok(());
+    }
+    if port != limits::PORTS {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    let route = Received::parse(unsafe { &*header }).ok_or(libc::EPROTONOSUPPORT)?;
+    let is_group = route.to.is_multicast()
+        || route
+            .to
+            .to_ipv4_mapped()
+            .is_some_and(|address| address.is_multicast());
+    let local = nic
+        .gids()
+        .iter()
+        .position(|gid| *gid == route.to && !is_group);
+    let local = local
+        .and_then(|index| u8::try_from(index).ok())
+        .ok_or(libc::EINVAL)?;
+    attr.is_global = 1;
+    attr.grh.dgid = ibv_gid {
+        raw: route.from.octets(),
+    };
+    attr.grh.sgid_index = local;
+    attr.grh.hop_limit = route.hop_limit;
+    attr.grh.traffic_class = route.traffic_class;
+    attr.grh.flow_label = route.flow_label;
+    Ok(())
+}
+
+/// What the header in front of a datagram tells (IBTA annex A17.4.5.1).
+#[derive(Debug, PartialEq, Eq)]
+struct Received {
+    from: Ipv6Addr,
+    to: Ipv6Addr,
+    traffic_class: u8,
+    hop_limit: u8,
+    flow_label: u32,
+}
+
+impl Received {
+    /// Of IPv4 the header is in the last 20 bytes, and of the first nothing is known: they may look like
+    /// IPv6, but then the checksum tells. None: it is neither.
+    fn parse(header: &[u8; 40]) -> Option<Self> {
+        const UDP: u8 = 17;
+        const IPV4_OF_NO_OPTIONS: u8 = 0x45;
+        let ipv4 = &header[20..];
+        let may_be_ipv6 = header[0] >> 4 == 6;
+        if ipv4[0] == IPV4_OF_NO_OPTIONS && (!may_be_ipv6 || checksum(ipv4) == 0) {
+            let address = |at: usize| {
+                Ipv4Addr::new(ipv4[at], ipv4[at + 1], ipv4[at + 2], ipv4[at + 3]).to_ipv6_mapped()
+            };
+            return Some(Self {
+                from: address(12),
+                to: address(16),
+                traffic_class: ipv4[1],
+                hop_limit: ipv4[8],
+                flow_label: 0,
+            });
+        }
+        if !may_be_ipv6 || header[6] != UDP {
+            return None;
+        }
+        let first = u32::from_be_bytes(*header.first_chunk()?);
+        let address = |bytes: &[u8]| Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?));
+        Some(Self {
+            from: address(&header[8..24])?,
+            to: address(&header[24..40])?,
+            traffic_class: (first >> 20) as u8,
+            hop_limit: header[7],
+            flow_label: first & 0xf_ffff,
+        })
+    }
+}
+
+/// The Internet checksum of a header: zero if it is whole (RFC 1071).
+fn checksum(header: &[u8]) -> u16 {
+    let mut sum: u32 = header
+        .chunks_exact(2)
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ipv4() -> [u8; 40] {
+        let mut header = [0; 40];
+        header[20..].copy_from_slice(&[
+            0x45, 0x28, 0, 60, 0, 0, 0x40, 0, 63, 17, 0, 0, 127, 1, 2, 3, 127, 4, 5, 6,
+        ]);
+        let sum = checksum(&header[20..]);
+        header[30..32].copy_from_slice(&sum.to_be_bytes());
+        header
+    }
+
+    fn ipv6() -> [u8; 40] {
+        let mut header = [0; 40];
+        header[..8].copy_from_slice(&[0x62, 0x81, 0x23, 0x45, 0, 20, 17, 64]);
+        header[8] = 0xfd;
+        header[23] = 1;
+        header[24] = 0xfd;
+        header[39] = 2;
+        header
+    }
+
+    #[test]
+    fn the_way_back_of_ipv4() {
+        let expected = Received {
+            from: Ipv4Addr::new(127, 1, 2, 3).to_ipv6_mapped(),
+            to: Ipv4Addr::new(127, 4, 5, 6).to_ipv6_mapped(),
+            traffic_class: 0x28,
+            hop_limit: 63,
+            flow_label: 0,
+        };
+        assert_eq!(Received::parse(&ipv4()).as_ref(), Some(&expected));
+        let mut odd = ipv4();
+        odd[0] = 0x60;
+        assert_eq!(Received::parse(&odd), Some(expected), "the checksum tells");
+        odd[28] ^= 1;
+        assert_eq!(
+            Received::parse(&odd),
+            None,
+            "neither: what may be IPv6 is not UDP"
+        );
+    }
+
+    #[test]
+    fn the_way_back_of_ipv6() {
+        let expected = Received {
+            from: "fd00::1".parse().unwrap(),
+            to: "fd00::2".parse().unwrap(),
+            traffic_class: 0x28,
+            hop_limit: 64,
+            flow_label: 0x1_2345,
+        };
+        assert_eq!(Received::parse(&ipv6()), Some(expected));
+        let mut other = ipv6();
+        other[6] = 0x1b;
+        assert_eq!(Received::parse(&other), None, "RoCE version 1");
+        assert_eq!(Received::parse(&[0; 40]), None);
+    }
+
+    #[test]
+    fn families() {
+        assert!(is_ipv4(&"::ffff:1.2.3.4".parse().unwrap()));
+        assert!(is_ipv4(&"ff0e::ffff:224.0.0.1".parse().unwrap()));
+        assert!(!is_ipv4(&"fd00::1".parse().unwrap()));
+        assert!(!is_ipv4(&"ff0e::1".parse().unwrap()));
+    }
+}

@@ -1,0 +1,229 @@
+//! Going through the entries of an extended completion queue one by one: what `ibv_start_poll`,
+//! `ibv_next_poll`, `ibv_end_poll` and `ibv_wc_read_*` call.
+
+use std::cell::UnsafeCell;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ibverbs_sys::{ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_opcode, ibv_wc_tm_info};
+use libc::{c_int, c_uint};
+use parking_lot::RawMutex;
+use parking_lot::lock_api::RawMutex as _;
+
+use super::completion::QueueHandle;
+use super::{guard, number, verb, work_completion};
+use crate::completion::Entry;
+use crate::fault::Verb;
+
+/// Where a program is. Between start and end it has the lock, unless it promised to be a single
+/// thread: that is what makes the entry its own.
+pub(super) struct Iteration {
+    lock: Option<RawMutex>,
+    entry: UnsafeCell<Option<Entry>>,
+}
+
+// SAFETY: the entry is used by the thread alone that is between start and end of an iteration: it
+// has the lock, or promised with IBV_CREATE_CQ_ATTR_SINGLE_THREADED that there is no other.
+unsafe impl Sync for Iteration {}
+
+impl Iteration {
+    pub(super) fn new(single_threaded: bool) -> Self {
+        Self {
+            lock: (!single_threaded).then_some(RawMutex::INIT),
+            entry: UnsafeCell::new(None),
+        }
+    }
+
+    fn begin(&self) {
+        if let Some(lock) = &self.lock {
+            lock.lock();
+        }
+    }
+
+    fn end(&self) {
+        if let Some(lock) = &self.lock
+            && lock.is_locked()
+        {
+            // SAFETY: the caller of ibv_end_poll has begun an iteration, and so has the lock.
+            unsafe { lock.unlock() };
+        }
+    }
+}
+
+/// Sets the functions, all of them: no caller looks whether there is one.
+pub(super) fn fill(public: &mut ibv_cq_ex) {
+    public.start_poll = Some(start);
+    public.next_poll = Some(next);
+    public.end_poll = Some(end);
+    public.read_opcode = Some(read_opcode);
+    public.read_vendor_err = Some(read_vendor_err);
+    public.read_byte_len = Some(read_byte_len);
+    public.read_imm_data = Some(read_imm_data);
+    public.read_qp_num = Some(read_qp_num);
+    public.read_src_qp = Some(read_src_qp);
+    public.read_wc_flags = Some(read_wc_flags);
+    public.read_slid = Some(read_slid);
+    public.read_sl = Some(read_sl);
+    public.read_dlid_path_bits = Some(read_dlid_path_bits);
+    public.read_completion_ts = Some(read_completion_ts);
+    public.read_cvlan = Some(read_cvlan);
+    public.read_flow_tag = Some(read_flow_tag);
+    public.read_tm_info = Some(read_tm_info);
+    public.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+}
+
+/// # Safety
+/// `cq` is ours, and not destroyed while the reference is used.
+unsafe fn handle<'a>(cq: *const ibv_cq_ex) -> &'a QueueHandle {
+    // SAFETY: the caller's promise; ours all lie in such a handle.
+    unsafe { &*cq.cast::<QueueHandle>() }
+}
+
+unsafe extern "C" fn start(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    verb(Verb::PollCq, number, || {
+        // SAFETY: the caller gives attributes and a queue of ours.
+        unsafe {
+            if (*attr).comp_mask != 0 {
+                return libc::EINVAL;
+            }
+            let handle = handle(cq);
+            if handle.queue.is_empty() {
+                handle.nic.progress();
+            }
+            handle.iteration.begin();
+            let answer = advance(cq);
+            if answer != 0 {
+                // After an error nobody ends the iteration.
+                handle.iteration.end();
+            }
+            answer
+        }
+    })
+}
+
+unsafe extern "C" fn next(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the caller has begun an iteration of a queue of ours.
+    guard(libc::EIO, || unsafe { advance(cq) })
+}
+
+unsafe extern "C" fn end(cq: *mut ibv_cq_ex) {
+    // SAFETY: the caller has begun an iteration of a queue of ours.
+    guard((), || unsafe { handle(cq) }.iteration.end());
+}
+
+/// Goes to the next entry.
+///
+/// # Safety
+/// The caller has begun an iteration of a queue of ours.
+unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the caller's promise makes the entry, and the fields beside it, this thread's.
+    unsafe {
+        let handle = handle(cq);
+        let place = handle.iteration.entry.get();
+        let mut found = None;
+        handle.queue.poll(1, |entry| found = Some(entry));
+        let Some(entry) = found else {
+            return if handle.queue.has_overrun() {
+                libc::EIO
+            } else {
+                libc::ENOENT
+            };
+        };
+        (*cq).status = work_completion::status(&entry);
+        (*cq).wr_id = entry.completion.id;
+        *place = Some(entry);
+        0
+    }
+}
+
+/// What `read` finds in the entry; nothing is a zero.
+///
+/// # Safety
+/// The caller has begun an iteration of a queue of ours.
+unsafe fn read<T: Default>(cq: *mut ibv_cq_ex, read: impl FnOnce(&Entry) -> T) -> T {
+    // SAFETY: the caller's promise makes the entry this thread's.
+    let entry = unsafe { &*handle(cq).iteration.entry.get() };
+    entry.as_ref().map(read).unwrap_or_default()
+}
+
+unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
+    // SAFETY: the caller has begun an iteration of a queue of ours.
+    ibv_wc_opcode(unsafe { read(cq, |entry| work_completion::opcode(entry).0) })
+}
+
+unsafe extern "C" fn read_vendor_err(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the caller has begun an iteration of a queue of ours.
+    unsafe { read(cq, work_completion::vendor_error) }
+}
+
+unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the caller has begun an iteration of a queue of ours.
+    unsafe { read(cq, |entry| entry.completion.length) }
+}
+
+unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the caller has begun an iteration of a queue of ours.
+    unsafe { read(cq, work_completion::immediate) }
+}
+
+unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the caller has begun an iteration of a queue of ours.
+    unsafe { read(cq, |entry| entry.queue_pair) }
+}
+
+unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: the caller has begun an iteration of a queue of ours.
+    unsafe { read(cq, |entry| entry.completion.source) }
+}
+
+unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
+    // SAFETY: the caller has begun an iteration of a queue of ours.
+    unsafe { read(cq, work_completion::flags) }
+}
+
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the caller has begun an iteration of a queue of ours.
+    unsafe { read(cq, |entry| entry.timestamp) }
+}
+
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the caller has begun an iteration of a queue of ours.
+    unsafe {
+        let nic = &handle(cq).nic;
+        read(cq, |entry| {
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
+            let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+            now.saturating_sub(nic.now().as_nanos().saturating_sub(entry.timestamp))
+        })
+    }
+}
+
+/// RoCE has no local identifiers.
+unsafe extern "C" fn read_slid(_: *mut ibv_cq_ex) -> u32 {
+    0
+}
+
+unsafe extern "C" fn read_sl(_: *mut ibv_cq_ex) -> u8 {
+    0
+}
+
+unsafe extern "C" fn read_dlid_path_bits(_: *mut ibv_cq_ex) -> u8 {
+    0
+}
+
+/// Not offered by `ibv_create_cq_ex`.
+unsafe extern "C" fn read_cvlan(_: *mut ibv_cq_ex) -> u16 {
+    0
+}
+
+/// Not offered by `ibv_create_cq_ex`.
+unsafe extern "C" fn read_flow_tag(_: *mut ibv_cq_ex) -> u32 {
+    0
+}
+
+/// Not offered by `ibv_create_cq_ex`.
+unsafe extern "C" fn read_tm_info(_: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
+    // SAFETY: the caller has room for it.
+    unsafe { info.write(ibv_wc_tm_info { tag: 0, priv_: 0 }) };
+}

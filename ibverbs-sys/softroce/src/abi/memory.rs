@@ -1,0 +1,648 @@
+//! Memory regions, memory windows and device memory.
+
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+
+use ibverbs_sys::{
+    ib_uverbs_advise_mr_advice, ib_uverbs_advise_mr_flag, ibv_alloc_dm_attr, ibv_context, ibv_dm,
+    ibv_mr, ibv_mw, ibv_mw_type, ibv_pd, ibv_rereg_mr_err_code, ibv_rereg_mr_flags, ibv_sge,
+};
+use libc::{c_int, c_uint, c_void};
+
+use super::answer::{hand_out, pointer, status};
+use super::{fail, forward, guard, number, open, pd, set_errno, verb};
+use crate::census::{Counted, Kind};
+use crate::context::{Held, ProtectionDomain, Refusal, Shared};
+use crate::fault::Verb;
+use crate::memory::{
+    DeviceMemory, RegionAttributes, RegionChange, Span, WindowKind, is_mapped, region_access,
+};
+use crate::nic::Nic;
+use crate::proto::AccessFlags;
+
+/// A memory region as C knows it.
+#[repr(C)]
+struct RegionHandle {
+    public: ibv_mr,
+    nic: Arc<Nic>,
+    key: u32,
+    memory: Memory,
+    domain: Held<ProtectionDomain>,
+    _counted: Counted,
+}
+
+/// What a region is of.
+enum Memory {
+    Program(Mapping),
+    Device { _memory: Held<DeviceMemory> },
+    Null,
+}
+
+/// Memory of the program, and how it was registered.
+#[derive(Clone, Copy)]
+struct Mapping {
+    address: usize,
+    length: u64,
+    /// The address of the first byte in requests, if they do not count from zero.
+    start: u64,
+    access: AccessFlags,
+}
+
+/// A memory window as C knows it.
+#[repr(C)]
+struct WindowHandle {
+    public: ibv_mw,
+    nic: Arc<Nic>,
+    /// Its first key; C's changes with every binding.
+    key: u32,
+    _domain: Held<ProtectionDomain>,
+    _counted: Counted,
+}
+
+/// Device memory as C knows it.
+#[repr(C)]
+struct DeviceMemoryHandle {
+    public: ibv_dm,
+    nic: Arc<Nic>,
+    memory: Arc<DeviceMemory>,
+    _counted: Counted,
+}
+
+const PAGE: u64 = 4096;
+
+/// `ibv_reg_mr(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller gives a protection domain.
+    unsafe { forward!((*pd).context, ibv_reg_mr(pd, addr, length, access)) };
+    verb(Verb::RegMr, fail, || {
+        // SAFETY: the domain is ours, and the caller promises the memory.
+        pointer(|| unsafe {
+            register(pd, addr, length, addr.addr() as u64, access.cast_unsigned())
+        })
+    })
+}
+
+/// `ibv_reg_mr_iova(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller gives a protection domain.
+    unsafe {
+        forward!(
+            (*pd).context,
+            ibv_reg_mr_iova(pd, addr, length, iova, access)
+        );
+    };
+    verb(Verb::RegMr, fail, || {
+        // SAFETY: the domain is ours, and the caller promises the memory.
+        pointer(|| unsafe { register(pd, addr, length, iova, access.cast_unsigned()) })
+    })
+}
+
+/// What `ibv_reg_mr` and `ibv_reg_mr_iova` are for newer programs that ask for optional rights.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: the caller gives a protection domain.
+    unsafe {
+        forward!(
+            (*pd).context,
+            ibv_reg_mr_iova2(pd, addr, length, iova, access)
+        );
+    };
+    verb(Verb::RegMr, fail, || {
+        // SAFETY: the domain is ours, and the caller promises the memory.
+        pointer(|| unsafe { register(pd, addr, length, iova, access) })
+    })
+}
+
+/// `ibv_reg_dmabuf_mr(3)`: memory of another device cannot be had without one.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the caller gives a protection domain.
+    unsafe {
+        forward!(
+            (*pd).context,
+            ibv_reg_dmabuf_mr(pd, offset, length, iova, fd, access)
+        );
+    }
+    guard(ptr::null_mut(), || pointer(|| Err(Refusal::Unsupported)))
+}
+
+/// `ibv_rereg_mr(3)`. All checks come before any change, so after an error the old region is valid.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    const REFUSED: c_int = ibv_rereg_mr_err_code::IBV_REREG_MR_ERR_INPUT.0;
+    // SAFETY: the caller gives a region.
+    unsafe {
+        forward!((*mr).context, ibv_rereg_mr(mr, flags, pd, addr, length, access) else REFUSED);
+    }
+    verb(
+        Verb::ReregMr,
+        |_| REFUSED,
+        || {
+            // SAFETY: the region is ours, and the caller promises the memory.
+            match unsafe { reregister(mr, flags.cast_unsigned(), pd, addr, length, access) } {
+                Ok(()) => 0,
+                Err(refusal) => {
+                    set_errno(refusal.errno());
+                    REFUSED
+                }
+            }
+        },
+    )
+}
+
+/// `ibv_dereg_mr(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: the caller gives a region.
+    unsafe { forward!((*mr).context, ibv_dereg_mr(mr)) };
+    verb(Verb::DeregMr, number, || {
+        status(|| {
+            // SAFETY: the region is ours; after this call the caller does not use it.
+            unsafe {
+                let handle = &*mr.cast::<RegionHandle>();
+                handle.nic.memory.deregister(handle.key)?;
+                drop(Box::from_raw(mr.cast::<RegionHandle>()));
+            }
+            Ok(())
+        })
+    })
+}
+
+/// `ibv_import_mr(3)`: there is no handle of the kernel that could name one.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
+    // SAFETY: the caller gives a protection domain.
+    unsafe { forward!((*pd).context, ibv_import_mr(pd, mr_handle)) };
+    guard(ptr::null_mut(), || pointer(|| Err(Refusal::Unsupported)))
+}
+
+/// `ibv_unimport_mr(3)`: ours are never imported.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
+    // SAFETY: the caller gives a region.
+    unsafe { forward!((*mr).context, ibv_unimport_mr(mr)) };
+}
+
+/// `ibv_alloc_null_mr(3)`: only the local key is valid.
+pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    verb(Verb::AllocNullMr, fail, || {
+        // SAFETY: the domain is ours.
+        pointer(|| unsafe {
+            let made = make(
+                pd,
+                (Span::null(), 0, AccessFlags::LOCAL_WRITE),
+                (ptr::null_mut(), usize::MAX),
+                Memory::Null,
+            );
+            made.inspect(|mr| (**mr).rkey = 0)
+        })
+    })
+}
+
+/// `ibv_advise_mr(3)`
+pub(super) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: ib_uverbs_advise_mr_advice,
+    flags: u32,
+    sg_list: *mut ibv_sge,
+    num_sge: u32,
+) -> c_int {
+    const FLUSH: u32 = ib_uverbs_advise_mr_flag::IB_UVERBS_ADVISE_MR_FLAG_FLUSH.0;
+    type Advice = ib_uverbs_advise_mr_advice;
+    verb(Verb::AdviseMr, number, || {
+        status(|| {
+            let writes = match advice {
+                Advice::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH
+                | Advice::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => false,
+                Advice::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => true,
+                _ => return Err(Refusal::Unsupported),
+            };
+            if flags & !FLUSH != 0 || num_sge == 0 || sg_list.is_null() {
+                return Err(Refusal::Invalid);
+            }
+            // SAFETY: the domain is ours, and the caller gives a list of that length.
+            let (registry, domain, list) = unsafe {
+                let list = slice::from_raw_parts(sg_list, num_sge as usize);
+                (&open::nic((*pd).context).memory, pd::domain(pd).id(), list)
+            };
+            for piece in list {
+                let length = u64::from(piece.length);
+                let address = registry.advise(domain, piece.lkey, piece.addr, length, writes)?;
+                if !is_mapped(address, length, writes) {
+                    return Err(Refusal::Fault);
+                }
+                if advice != Advice::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
+                    prefetch(address, piece.length as usize, writes);
+                }
+            }
+            Ok(())
+        })
+    })
+}
+
+/// `ibv_alloc_mw(3)`
+pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    verb(Verb::AllocMw, fail, || {
+        pointer(|| {
+            let window = match kind {
+                ibv_mw_type::IBV_MW_TYPE_1 => WindowKind::Type1,
+                ibv_mw_type::IBV_MW_TYPE_2 => WindowKind::Type2,
+                _ => return Err(Refusal::Invalid),
+            };
+            // SAFETY: the domain is ours.
+            let (context, domain) = unsafe { ((*pd).context, Held::new(pd::domain(pd))?) };
+            // SAFETY: the context is ours.
+            let nic = Arc::clone(unsafe { open::nic(context) });
+            let key = nic.memory.allocate_window(domain.id(), window)?;
+            Ok(hand_out(WindowHandle {
+                public: ibv_mw {
+                    context,
+                    pd,
+                    rkey: key,
+                    handle: key >> 8,
+                    type_: kind,
+                },
+                nic,
+                key,
+                _domain: domain,
+                _counted: Counted::new(Kind::MemoryWindow),
+            }))
+        })
+    })
+}
+
+/// `ibv_dealloc_mw(3)`
+pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    verb(Verb::DeallocMw, number, || {
+        status(|| {
+            // SAFETY: the window is ours; after this call the caller does not use it.
+            unsafe {
+                let handle = &*mw.cast::<WindowHandle>();
+                handle.nic.memory.deallocate_window(handle.key)?;
+                drop(Box::from_raw(mw.cast::<WindowHandle>()));
+            }
+            Ok(())
+        })
+    })
+}
+
+/// `ibv_alloc_dm(3)`
+pub(super) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    verb(Verb::AllocDm, fail, || {
+        pointer(|| {
+            // SAFETY: the caller gives attributes, and the context is ours.
+            let (attr, nic) = unsafe { (&*attr, open::nic(context)) };
+            if attr.comp_mask != 0
+                || attr.length == 0
+                || attr.log_align_req > DeviceMemory::ALIGNMENT.trailing_zeros()
+            {
+                return Err(Refusal::Invalid);
+            }
+            let memory = nic.memory.allocate(attr.length as u64)?;
+            Ok(hand_out(DeviceMemoryHandle {
+                public: ibv_dm {
+                    context,
+                    memcpy_to_dm: Some(memcpy_to_dm),
+                    memcpy_from_dm: Some(memcpy_from_dm),
+                    comp_mask: 0,
+                    handle: 0,
+                },
+                nic: Arc::clone(nic),
+                memory,
+                _counted: Counted::new(Kind::DeviceMemory),
+            }))
+        })
+    })
+}
+
+/// `ibv_free_dm(3)`
+pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    verb(Verb::FreeDm, number, || {
+        status(|| {
+            // SAFETY: the memory is ours; after this call the caller does not use it.
+            unsafe {
+                let handle = &*dm.cast::<DeviceMemoryHandle>();
+                handle.memory.usage().close()?;
+                handle.nic.memory.give_back(handle.memory.length());
+                drop(Box::from_raw(dm.cast::<DeviceMemoryHandle>()));
+            }
+            Ok(())
+        })
+    })
+}
+
+/// `ibv_memcpy_to_dm(3)`
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    dm_offset: u64,
+    host_addr: *const c_void,
+    length: usize,
+) -> c_int {
+    guard(libc::EIO, || {
+        // SAFETY: the memory is ours, and the caller gives that many bytes.
+        unsafe {
+            let memory = &(*dm.cast::<DeviceMemoryHandle>()).memory;
+            status(|| match Span::device(memory, dm_offset, length as u64) {
+                Some(_) if length == 0 => Ok(()),
+                Some(span) => span.copy_in(slice::from_raw_parts(host_addr.cast(), length)),
+                None => Err(Refusal::Fault),
+            })
+        }
+    })
+}
+
+/// `ibv_memcpy_from_dm(3)`
+unsafe extern "C" fn memcpy_from_dm(
+    host_addr: *mut c_void,
+    dm: *mut ibv_dm,
+    dm_offset: u64,
+    length: usize,
+) -> c_int {
+    guard(libc::EIO, || {
+        // SAFETY: the memory is ours, and the caller has room for that many bytes, in which anything may be.
+        unsafe {
+            let memory = &(*dm.cast::<DeviceMemoryHandle>()).memory;
+            status(|| match Span::device(memory, dm_offset, length as u64) {
+                Some(_) if length == 0 => Ok(()),
+                Some(span) => {
+                    ptr::write_bytes(host_addr.cast::<u8>(), 0, length);
+                    span.copy_out(slice::from_raw_parts_mut(host_addr.cast(), length))
+                }
+                None => Err(Refusal::Fault),
+            })
+        }
+    })
+}
+
+/// `ibv_reg_dm_mr(3)`
+pub(super) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    dm_offset: u64,
+    length: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
+    verb(Verb::RegDmMr, fail, || {
+        pointer(|| {
+            let access = region_access(access)?;
+            // SAFETY: the domain and the memory are of some context; what is of the same one is ours too.
+            unsafe {
+                if (*dm).context != (*pd).context || !access.contains(AccessFlags::ZERO_BASED) {
+                    return Err(Refusal::Invalid);
+                }
+                let memory = &(*dm.cast::<DeviceMemoryHandle>()).memory;
+                let span =
+                    Span::device(memory, dm_offset, length as u64).ok_or(Refusal::Invalid)?;
+                let held = Memory::Device {
+                    _memory: Held::new(memory)?,
+                };
+                make(pd, (span, 0, access), (ptr::null_mut(), length), held)
+            }
+        })
+    })
+}
+
+/// `ibv_import_dm(3)`: there is no handle of the kernel that could name one.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_import_dm(
+    context: *mut ibv_context,
+    dm_handle: u32,
+) -> *mut ibv_dm {
+    // SAFETY: the caller gives an open context.
+    unsafe { forward!(context, ibv_import_dm(context, dm_handle)) };
+    guard(ptr::null_mut(), || pointer(|| Err(Refusal::Unsupported)))
+}
+
+/// `ibv_unimport_dm(3)`: ours are never imported.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
+    // SAFETY: the caller gives device memory.
+    unsafe { forward!((*dm).context, ibv_unimport_dm(dm)) };
+}
+
+/// # Safety
+/// `pd` is ours. The memory is that of a region, as [`Mapping::span`] wants it.
+unsafe fn register(
+    pd: *mut ibv_pd,
+    address: *mut c_void,
+    length: usize,
+    start: u64,
+    access: u32,
+) -> Result<*mut ibv_mr, Refusal> {
+    let mapping = Mapping {
+        address: address.expose_provenance(),
+        length: length as u64,
+        start,
+        access: region_access(access)?,
+    };
+    mapping.check()?;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let about = (mapping.span(), mapping.first(), mapping.access);
+        make(pd, about, (address, length), Memory::Program(mapping))
+    }
+}
+
+/// # Safety
+/// `pd` is ours.
+unsafe fn make(
+    pd: *mut ibv_pd,
+    (span, start, access): (Span, u64, AccessFlags),
+    (addr, length): (*mut c_void, usize),
+    memory: Memory,
+) -> Result<*mut ibv_mr, Refusal> {
+    // SAFETY: the caller's promise.
+    let (context, domain) = unsafe { ((*pd).context, Held::new(pd::domain(pd))?) };
+    // SAFETY: the context is ours.
+    let nic = Arc::clone(unsafe { open::nic(context) });
+    let attributes = RegionAttributes {
+        domain: domain.id(),
+        span,
+        start,
+        access,
+    };
+    let key = nic.memory.register(attributes)?;
+    Ok(hand_out(RegionHandle {
+        public: ibv_mr {
+            context,
+            pd,
+            addr,
+            length,
+            handle: key >> 8,
+            lkey: key,
+            rkey: key,
+        },
+        nic,
+        key,
+        memory,
+        domain,
+        _counted: Counted::new(Kind::MemoryRegion),
+    }))
+}
+
+/// # Safety
+/// `mr` is ours. The memory is that of a region, as [`Mapping::span`] wants it.
+unsafe fn reregister(
+    mr: *mut ibv_mr,
+    flags: u32,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> Result<(), Refusal> {
+    const TRANSLATION: u32 = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_TRANSLATION.0;
+    const DOMAIN: u32 = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_PD.0;
+    const ACCESS: u32 = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_ACCESS.0;
+    // SAFETY: the region is ours, and nobody else uses it while it changes.
+    let handle = unsafe { &mut *mr.cast::<RegionHandle>() };
+    let Memory::Program(mut mapping) = handle.memory else {
+        return Err(Refusal::Invalid);
+    };
+    if flags == 0
+        || flags & !(TRANSLATION | DOMAIN | ACCESS) != 0
+        || flags & TRANSLATION != 0 && (length == 0 || addr.is_null())
+        || flags & ACCESS == 0 && access != 0
+    {
+        return Err(Refusal::Invalid);
+    }
+    let mut domain = None;
+    if flags & DOMAIN != 0 {
+        // SAFETY: the domain is null or of some context; of the same one, it is ours too.
+        unsafe {
+            if pd.is_null() || (*pd).context != handle.public.context {
+                return Err(Refusal::Invalid);
+            }
+            domain = Some(Held::new(pd::domain(pd))?);
+        }
+    }
+    if flags & ACCESS != 0 {
+        mapping.access = region_access(access.cast_unsigned())?;
+    }
+    if flags & TRANSLATION != 0 {
+        mapping.address = addr.expose_provenance();
+        mapping.length = length as u64;
+        mapping.start = mapping.address as u64;
+    }
+    mapping.check()?;
+    let change = RegionChange {
+        domain: domain.as_ref().map(|domain| domain.id()),
+        // SAFETY: the caller's promise.
+        translation: Some((unsafe { mapping.span() }, mapping.first())),
+        access: Some(mapping.access),
+    };
+    handle.key = handle.nic.memory.reregister(handle.key, change)?;
+    handle.memory = Memory::Program(mapping);
+    handle.public.lkey = handle.key;
+    handle.public.rkey = handle.key;
+    if let Some(domain) = domain {
+        handle.domain = domain;
+        handle.public.pd = pd;
+    }
+    if flags & TRANSLATION != 0 {
+        handle.public.addr = addr;
+        handle.public.length = length;
+    }
+    Ok(())
+}
+
+impl Mapping {
+    /// Whether it can be registered so.
+    fn check(&self) -> Result<(), Refusal> {
+        let is_on_demand = self.access.contains(AccessFlags::ON_DEMAND);
+        if self.is_everything() {
+            return Ok(());
+        }
+        if (self.address as u64).checked_add(self.length).is_none()
+            // The kernel's rule for every device: pages are mapped whole, so offsets in them agree.
+            || (self.start ^ self.address as u64) & (PAGE - 1) != 0
+        {
+            return Err(Refusal::Invalid);
+        }
+        let writable = self.access.contains(AccessFlags::LOCAL_WRITE);
+        if !is_on_demand && !is_mapped(self.address, self.length, writable) {
+            return Err(Refusal::Fault);
+        }
+        Ok(())
+    }
+
+    /// An implicit on-demand region: all of the program's memory, now and later (`ibv_reg_mr(3)`).
+    fn is_everything(&self) -> bool {
+        self.access.contains(AccessFlags::ON_DEMAND)
+            && self.address == 0
+            && self.length == usize::MAX as u64
+    }
+
+    /// The address of the first byte in requests.
+    fn first(&self) -> u64 {
+        if self.access.contains(AccessFlags::ZERO_BASED) {
+            0
+        } else {
+            self.start
+        }
+    }
+
+    /// # Safety
+    /// Until the region's end the memory is mapped, with the rights that its flags need, but for an
+    /// on-demand one; and who uses it at the same time as the device knows that: it is what every
+    /// program promises that registers memory.
+    unsafe fn span(&self) -> Span {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.access.contains(AccessFlags::ON_DEMAND) {
+                Span::on_demand(self.address, self.length)
+            } else {
+                Span::mapped(self.address, self.length)
+            }
+        }
+    }
+}
+
+/// Has the kernel bring pages in. An advice: what goes wrong is nobody's loss.
+fn prefetch(address: usize, length: usize, writes: bool) {
+    let offset = address % PAGE as usize;
+    let advice = if writes {
+        libc::MADV_POPULATE_WRITE
+    } else {
+        libc::MADV_POPULATE_READ
+    };
+    let start = ptr::with_exposed_provenance_mut(address - offset);
+    // SAFETY: bringing pages in changes no byte of them.
+    unsafe { libc::madvise(start, length + offset, advice) };
+}

@@ -1,0 +1,180 @@
+//! Protection domains, thread domains and parent domains.
+
+use std::ptr;
+use std::sync::Arc;
+
+use ibverbs_sys::{
+    ibv_context, ibv_parent_domain_init_attr, ibv_parent_domain_init_attr_mask, ibv_pd, ibv_td,
+    ibv_td_init_attr,
+};
+use libc::c_int;
+
+use super::answer::{hand_out, pointer, status};
+use super::{fail, forward, guard, number, open, verb};
+use crate::census::{Counted, Kind, objects};
+use crate::context::{Held, ProtectionDomain, Refusal, Shared, ThreadDomain};
+use crate::fault::Verb;
+use crate::limits;
+
+/// A protection domain as C knows it.
+#[repr(C)]
+struct ProtectionDomainHandle {
+    public: ibv_pd,
+    domain: Arc<ProtectionDomain>,
+    /// What a parent domain keeps in use.
+    _parent: Option<(Held<ProtectionDomain>, Option<Held<ThreadDomain>>)>,
+    _counted: Counted,
+}
+
+/// A thread domain as C knows it.
+#[repr(C)]
+struct ThreadDomainHandle {
+    public: ibv_td,
+    domain: Arc<ThreadDomain>,
+}
+
+/// The protection domain behind C's.
+///
+/// # Safety
+/// `pd` is ours, and not deallocated while the reference is used.
+pub(crate) unsafe fn domain<'a>(pd: *const ibv_pd) -> &'a Arc<ProtectionDomain> {
+    // SAFETY: the caller's promise; ours all lie in such a handle.
+    unsafe { &(*pd.cast::<ProtectionDomainHandle>()).domain }
+}
+
+/// `ibv_alloc_pd(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: the caller gives an open context.
+    unsafe { forward!(context, ibv_alloc_pd(context)) };
+    verb(Verb::AllocPd, fail, || {
+        pointer(|| {
+            // SAFETY: the context is ours and open.
+            let domain = ProtectionDomain::new(unsafe { open::context(context) });
+            make(context, domain, None)
+        })
+    })
+}
+
+/// `ibv_dealloc_pd(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: the caller gives a protection domain.
+    unsafe { forward!((*pd).context, ibv_dealloc_pd(pd)) };
+    verb(Verb::DeallocPd, number, || {
+        status(|| {
+            // SAFETY: the domain is ours; after this call the caller does not use it.
+            unsafe {
+                domain(pd).usage().close()?;
+                drop(Box::from_raw(pd.cast::<ProtectionDomainHandle>()));
+            }
+            Ok(())
+        })
+    })
+}
+
+/// `ibv_import_pd(3)`: there is no handle of the kernel that could name one.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_import_pd(
+    context: *mut ibv_context,
+    pd_handle: u32,
+) -> *mut ibv_pd {
+    // SAFETY: the caller gives an open context.
+    unsafe { forward!(context, ibv_import_pd(context, pd_handle)) };
+    guard(ptr::null_mut(), || pointer(|| Err(Refusal::Unsupported)))
+}
+
+/// `ibv_unimport_pd(3)`: ours are never imported.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
+    // SAFETY: the caller gives a protection domain.
+    unsafe { forward!((*pd).context, ibv_unimport_pd(pd)) };
+}
+
+/// `ibv_alloc_td(3)`
+pub(super) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    init_attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    verb(Verb::AllocTd, fail, || {
+        // SAFETY: the caller gives attributes.
+        if unsafe { (*init_attr).comp_mask } != 0 {
+            return pointer(|| Err(Refusal::Invalid));
+        }
+        hand_out(ThreadDomainHandle {
+            public: ibv_td { context },
+            domain: ThreadDomain::new(),
+        })
+    })
+}
+
+/// `ibv_dealloc_td(3)`
+pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    verb(Verb::DeallocTd, number, || {
+        status(|| {
+            // SAFETY: the domain is ours; after this call the caller does not use it.
+            unsafe {
+                let handle = &*td.cast::<ThreadDomainHandle>();
+                handle.domain.usage().close()?;
+                drop(Box::from_raw(td.cast::<ThreadDomainHandle>()));
+            }
+            Ok(())
+        })
+    })
+}
+
+/// `ibv_alloc_parent_domain(3)`. The allocators are for memory that a device shares with its
+/// driver, and there is none.
+pub(super) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    type Mask = ibv_parent_domain_init_attr_mask;
+    const ALLOCATORS: u32 = Mask::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS.0;
+    const KNOWN: u32 = ALLOCATORS | Mask::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT.0;
+    verb(Verb::AllocParentDomain, fail, || {
+        pointer(|| {
+            // SAFETY: the caller gives attributes, whose domains belong to an open context.
+            unsafe {
+                let attr = &*attr;
+                let half = attr.alloc.is_none() || attr.free.is_none();
+                if attr.comp_mask & !KNOWN != 0
+                    || attr.comp_mask & ALLOCATORS != 0 && half
+                    || attr.pd.is_null()
+                    || (*attr.pd).context != context
+                    || !attr.td.is_null() && (*attr.td).context != context
+                {
+                    return Err(Refusal::Invalid);
+                }
+                let child = domain(attr.pd);
+                if child.is_parent() {
+                    return Err(Refusal::Invalid);
+                }
+                let thread = attr.td.cast::<ThreadDomainHandle>().as_ref();
+                let thread = thread.map(|thread| Held::new(&thread.domain)).transpose()?;
+                make(
+                    context,
+                    ProtectionDomain::parent(child),
+                    Some((Held::new(child)?, thread)),
+                )
+            }
+        })
+    })
+}
+
+fn make(
+    context: *mut ibv_context,
+    domain: Arc<ProtectionDomain>,
+    parent: Option<(Held<ProtectionDomain>, Option<Held<ThreadDomain>>)>,
+) -> Result<*mut ibv_pd, Refusal> {
+    if objects(Kind::ProtectionDomain) >= limits::MAX_PD as u64 {
+        return Err(Refusal::Exhausted);
+    }
+    let handle = domain.id().number() as u32;
+    Ok(hand_out(ProtectionDomainHandle {
+        public: ibv_pd { context, handle },
+        domain,
+        _parent: parent,
+        _counted: Counted::new(Kind::ProtectionDomain),
+    }))
+}

@@ -1,0 +1,204 @@
+//! The entries of completion queues in C's words.
+
+use ibverbs_sys::{ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
+use libc::c_uint;
+
+use crate::completion::Entry;
+use crate::proto::{CompletionStatus, Work};
+
+/// The work completion of an entry.
+pub(super) fn of(entry: &Entry) -> ibv_wc {
+    let completion = &entry.completion;
+    ibv_wc {
+        wr_id: completion.id,
+        status: status(entry),
+        opcode: opcode(entry),
+        vendor_err: vendor_error(entry),
+        byte_len: completion.length,
+        __bindgen_anon_1: ibv_wc__bindgen_ty_1 {
+            imm_data: immediate(entry),
+        },
+        qp_num: entry.queue_pair,
+        src_qp: completion.source,
+        wc_flags: flags(entry),
+        pkey_index: entry.partition_index,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+/// `ibv_wc_status`, whose numbers ours are.
+pub(super) fn status(entry: &Entry) -> ibv_wc_status {
+    ibv_wc_status(entry.completion.status as c_uint)
+}
+
+/// `ibv_wc_opcode`
+pub(super) fn opcode(entry: &Entry) -> ibv_wc_opcode {
+    match entry.completion.work {
+        Work::Send => ibv_wc_opcode::IBV_WC_SEND,
+        Work::Write => ibv_wc_opcode::IBV_WC_RDMA_WRITE,
+        Work::Read => ibv_wc_opcode::IBV_WC_RDMA_READ,
+        Work::CompareSwap => ibv_wc_opcode::IBV_WC_COMP_SWAP,
+        Work::FetchAdd => ibv_wc_opcode::IBV_WC_FETCH_ADD,
+        Work::Bind => ibv_wc_opcode::IBV_WC_BIND_MW,
+        Work::LocalInvalidate => ibv_wc_opcode::IBV_WC_LOCAL_INV,
+        Work::Receive => ibv_wc_opcode::IBV_WC_RECV,
+        Work::ReceiveWithImmediate => ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM,
+    }
+}
+
+/// The vendor's own word for an error; this vendor has none beside the status.
+pub(super) fn vendor_error(entry: &Entry) -> u32 {
+    match entry.completion.status {
+        CompletionStatus::Success => 0,
+        status => status as u32,
+    }
+}
+
+/// `ibv_wc_flags`
+pub(super) fn flags(entry: &Entry) -> c_uint {
+    let completion = &entry.completion;
+    let flag = |is_set: bool, flag: ibv_wc_flags| if is_set { flag.0 } else { 0 };
+    flag(completion.route, ibv_wc_flags::IBV_WC_GRH)
+        | flag(
+            completion.immediate.is_some(),
+            ibv_wc_flags::IBV_WC_WITH_IMM,
+        )
+        | flag(
+            completion.invalidated.is_some(),
+            ibv_wc_flags::IBV_WC_WITH_INV,
+        )
+}
+
+/// The immediate data as it came, in network byte order, or the key that was invalidated.
+pub(super) fn immediate(entry: &Entry) -> u32 {
+    let completion = &entry.completion;
+    completion
+        .immediate
+        .map(u32::from_ne_bytes)
+        .or(completion.invalidated)
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::Completion;
+
+    fn entry(work: Work) -> Entry {
+        Entry {
+            completion: Completion {
+                id: 9,
+                status: CompletionStatus::Success,
+                work,
+                length: 17,
+                immediate: None,
+                invalidated: None,
+                source: 5,
+                route: false,
+                solicited: false,
+            },
+            queue_pair: 3,
+            timestamp: 0,
+            partition_index: 0,
+        }
+    }
+
+    fn word(wc: &ibv_wc) -> u32 {
+        // SAFETY: both members are plain words.
+        unsafe { wc.__bindgen_anon_1.invalidated_rkey }
+    }
+
+    #[test]
+    fn a_datagram_with_immediate_data() {
+        let mut entry = entry(Work::Receive);
+        entry.completion.route = true;
+        entry.completion.immediate = Some([1, 2, 3, 4]);
+        let wc = of(&entry);
+        assert_eq!((wc.wr_id, wc.byte_len, wc.qp_num, wc.src_qp), (9, 17, 3, 5));
+        assert_eq!(
+            (wc.status, wc.opcode),
+            (ibv_wc_status::IBV_WC_SUCCESS, ibv_wc_opcode::IBV_WC_RECV)
+        );
+        assert_eq!(wc.wc_flags, 1 | 2);
+        assert_eq!(word(&wc).to_ne_bytes(), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_message_that_invalidated_a_key() {
+        let mut entry = entry(Work::Receive);
+        entry.completion.invalidated = Some(0x1234_5678);
+        let wc = of(&entry);
+        assert_eq!(wc.wc_flags, ibv_wc_flags::IBV_WC_WITH_INV.0);
+        assert_eq!(word(&wc), 0x1234_5678);
+    }
+
+    #[test]
+    fn statuses_are_those_of_c() {
+        for (ours, theirs) in [
+            (
+                CompletionStatus::LocalLength,
+                ibv_wc_status::IBV_WC_LOC_LEN_ERR,
+            ),
+            (
+                CompletionStatus::LocalQueuePairOperation,
+                ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
+            ),
+            (
+                CompletionStatus::LocalProtection,
+                ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+            ),
+            (
+                CompletionStatus::Flushed,
+                ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
+            ),
+            (
+                CompletionStatus::MemoryWindowBind,
+                ibv_wc_status::IBV_WC_MW_BIND_ERR,
+            ),
+            (
+                CompletionStatus::BadResponse,
+                ibv_wc_status::IBV_WC_BAD_RESP_ERR,
+            ),
+            (
+                CompletionStatus::LocalAccess,
+                ibv_wc_status::IBV_WC_LOC_ACCESS_ERR,
+            ),
+            (
+                CompletionStatus::RemoteInvalidRequest,
+                ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+            ),
+            (
+                CompletionStatus::RemoteAccess,
+                ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
+            ),
+            (
+                CompletionStatus::RemoteOperation,
+                ibv_wc_status::IBV_WC_REM_OP_ERR,
+            ),
+            (
+                CompletionStatus::RetryExceeded,
+                ibv_wc_status::IBV_WC_RETRY_EXC_ERR,
+            ),
+            (
+                CompletionStatus::RnrRetryExceeded,
+                ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR,
+            ),
+            (
+                CompletionStatus::RemoteAborted,
+                ibv_wc_status::IBV_WC_REM_ABORT_ERR,
+            ),
+            (CompletionStatus::Fatal, ibv_wc_status::IBV_WC_FATAL_ERR),
+            (
+                CompletionStatus::ResponseTimeout,
+                ibv_wc_status::IBV_WC_RESP_TIMEOUT_ERR,
+            ),
+            (CompletionStatus::General, ibv_wc_status::IBV_WC_GENERAL_ERR),
+        ] {
+            let mut entry = entry(Work::Send);
+            entry.completion.status = ours;
+            assert_eq!(of(&entry).status, theirs);
+        }
+    }
+}

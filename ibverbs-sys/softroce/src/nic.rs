@@ -8,6 +8,7 @@ use std::net::Ipv6Addr;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use parking_lot::Mutex;
 
@@ -145,7 +146,12 @@ impl Nic {
     pub(crate) fn progress(&self) -> bool {
         let now = self.now();
         self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
-        self.look_after(now) != Look::Contended
+        let looked = self.look_after(now) != Look::Contended;
+        if !looked {
+            // Who is at it may have been kept from running in the middle; then polling keeps him from it.
+            thread::yield_now();
+        }
+        looked
     }
 
     /// A program is about to sleep until a completion comes: packets wake the engine from now on. To be called
@@ -388,3 +394,6 @@ impl fmt::Debug for Nic {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,7 +24,7 @@ use crate::proto::{Mtu, Path, Time};
 use crate::wire::ip::Headers;
 
 /// How many addresses in 127/8 a process tries on each port.
-const ATTEMPTS: u32 = 4;
+const ATTEMPTS: u32 = 64;
 
 /// How many batches are kept for the next use.
 const POOL: usize = 8;

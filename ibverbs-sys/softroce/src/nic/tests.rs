@@ -1,0 +1,466 @@
+//! NICs in one process with queue pairs over real sockets. Messages are empty and carry their number as immediate data.
+
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ibverbs_sys::{
+    ibv_access_flags, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state,
+};
+
+use super::{Nic, guid};
+use crate::completion::{CompletionQueue, CompletionQueueAttributes};
+use crate::config::{Config, Scheduled};
+use crate::context::{Context, Element, ProtectionDomain};
+use crate::fault::{Faults, NetworkFaults};
+use crate::net::address;
+use crate::proto::{
+    Completion, CompletionStatus, Counter, GatherList, Path, ReceiveRequest, SendOperation,
+    Service, State,
+};
+use crate::queue_pair::{self, Address, Creation, Draft, Handle, Modification, QueuePair};
+
+/// Longer than anything takes.
+const LOST: Duration = Duration::from_secs(30);
+
+const QUEUE_KEY: u32 = 7;
+
+/// A NIC with a queue pair.
+struct Host {
+    nic: Arc<Nic>,
+    queue: Arc<CompletionQueue>,
+    queue_pair: Arc<QueuePair>,
+    gid: u8,
+}
+
+fn open(config: Config) -> Arc<Nic> {
+    let faults = Arc::new(Faults::new(&config));
+    Nic::with(config, Arc::default(), faults).unwrap()
+}
+
+impl Host {
+    fn new(nic: &Arc<Nic>, service: Service, gid: u8) -> Self {
+        let context = Context::new().unwrap();
+        let domain = ProtectionDomain::new(&context);
+        let attributes = CompletionQueueAttributes {
+            capacity: 4096,
+            channel: None,
+            ignore_overrun: false,
+        };
+        let queue = CompletionQueue::new(&context, &nic.deadlines, attributes).unwrap();
+        let device: Arc<dyn queue_pair::Device> = Arc::<Nic>::clone(nic);
+        let queue_pair = nic
+            .queue_pairs
+            .insert(|number| {
+                let creation = Creation {
+                    handle: Handle {
+                        context: Arc::clone(&context),
+                        element: Element::new(),
+                    },
+                    service,
+                    domain: Some(&domain),
+                    send_queue: Some(&queue),
+                    receive_queue: Some(&queue),
+                    shared_queue: None,
+                    xrc: None,
+                    capabilities: ibv_qp_cap {
+                        max_send_wr: 1024,
+                        max_recv_wr: 1024,
+                        max_send_sge: 1,
+                        max_recv_sge: 1,
+                        max_inline_data: 0,
+                    },
+                    signal_all: true,
+                };
+                QueuePair::new(number, &device, creation)
+            })
+            .unwrap();
+        Self {
+            nic: Arc::clone(nic),
+            queue,
+            queue_pair,
+            gid,
+        }
+    }
+
+    fn address(&self) -> Ipv6Addr {
+        self.nic.gids()[usize::from(self.gid)]
+    }
+
+    fn modify(&self, values: &ibv_qp_attr, destination: Ipv6Addr, mask: &[ibv_qp_attr_mask]) {
+        let mask = mask.iter().fold(0, |mask, bit| mask | bit.0);
+        self.queue_pair
+            .modify(&Modification {
+                mask,
+                values,
+                destination,
+            })
+            .unwrap();
+    }
+
+    /// Takes the queue pair to RTS, connected with a peer's.
+    fn connect(&self, peer: &Self) {
+        type Bit = ibv_qp_attr_mask;
+        let mut values = ibv_qp_attr {
+            port_num: 1,
+            path_mtu: ibv_mtu::IBV_MTU_1024,
+            qkey: QUEUE_KEY,
+            dest_qp_num: peer.queue_pair.number(),
+            qp_access_flags: ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
+            min_rnr_timer: 1,
+            // 34 ms: what is lost is soon sent again, and eight times are longer than a busy machine keeps a
+            // thread from running.
+            timeout: 13,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..ibv_qp_attr::default()
+        };
+        values.ah_attr.is_global = 1;
+        values.ah_attr.port_num = 1;
+        values.ah_attr.grh.sgid_index = self.gid;
+        values.ah_attr.grh.hop_limit = 64;
+        let datagram = self.queue_pair.service() == Service::UnreliableDatagram;
+        let of_service = |datagrams: &[Bit], connection: &[Bit]| {
+            [
+                &[Bit::IBV_QP_STATE][..],
+                if datagram { datagrams } else { connection },
+            ]
+            .concat()
+        };
+        values.qp_state = ibv_qp_state::IBV_QPS_INIT;
+        let init = of_service(
+            &[Bit::IBV_QP_PKEY_INDEX, Bit::IBV_QP_PORT, Bit::IBV_QP_QKEY],
+            &[
+                Bit::IBV_QP_PKEY_INDEX,
+                Bit::IBV_QP_PORT,
+                Bit::IBV_QP_ACCESS_FLAGS,
+            ],
+        );
+        self.modify(&values, peer.address(), &init);
+        values.qp_state = ibv_qp_state::IBV_QPS_RTR;
+        let receive = of_service(
+            &[],
+            &[
+                Bit::IBV_QP_AV,
+                Bit::IBV_QP_PATH_MTU,
+                Bit::IBV_QP_DEST_QPN,
+                Bit::IBV_QP_RQ_PSN,
+                Bit::IBV_QP_MAX_DEST_RD_ATOMIC,
+                Bit::IBV_QP_MIN_RNR_TIMER,
+            ],
+        );
+        self.modify(&values, peer.address(), &receive);
+        values.qp_state = ibv_qp_state::IBV_QPS_RTS;
+        let send = of_service(
+            &[Bit::IBV_QP_SQ_PSN],
+            &[
+                Bit::IBV_QP_TIMEOUT,
+                Bit::IBV_QP_RETRY_CNT,
+                Bit::IBV_QP_RNR_RETRY,
+                Bit::IBV_QP_SQ_PSN,
+                Bit::IBV_QP_MAX_QP_RD_ATOMIC,
+            ],
+        );
+        self.modify(&values, peer.address(), &send);
+        assert_eq!(self.queue_pair.state(), State::ReadyToSend);
+    }
+
+    fn post_receives(&self, count: u64) {
+        let mut receiver = self.queue_pair.receiver();
+        for id in 0..count {
+            let request = ReceiveRequest {
+                id,
+                segments: GatherList::new(),
+                length: 0,
+            };
+            receiver.post(request).unwrap();
+        }
+    }
+
+    /// Sends an empty message with a number; of a datagram, there.
+    fn send(&self, number: u32, to: Option<Address>) {
+        let immediate = Some(number.to_be_bytes());
+        let operation = SendOperation::Send {
+            immediate,
+            invalidate: None,
+        };
+        let mut draft = Draft::new(number.into(), 0, operation);
+        if let Some(to) = to {
+            draft.address(to);
+        }
+        let request = draft.finish(self.queue_pair.rules()).unwrap();
+        self.queue_pair.sender().post(request).unwrap();
+        self.nic.transmit(&self.queue_pair);
+    }
+
+    /// Waits for completions; `between` runs while there is none.
+    fn completions(&self, count: usize, between: impl Fn()) -> Vec<Completion> {
+        let (mut completions, end) = (Vec::new(), Instant::now() + LOST);
+        while completions.len() < count {
+            let before = completions.len();
+            self.queue
+                .poll(16, |entry| completions.push(entry.completion));
+            if completions.len() == before {
+                assert!(Instant::now() < end, "{before} of {count} completions came");
+                between();
+            }
+        }
+        assert!(
+            completions
+                .iter()
+                .all(|done| done.status == CompletionStatus::Success)
+        );
+        completions
+    }
+}
+
+fn numbers(completions: &[Completion]) -> Vec<u32> {
+    completions
+        .iter()
+        .filter_map(|done| done.immediate.map(u32::from_be_bytes))
+        .collect()
+}
+
+fn connected(gid: u8, service: Service) -> (Host, Host) {
+    let (a, b) = (open(Config::default()), open(Config::default()));
+    let (a, b) = (Host::new(&a, service, gid), Host::new(&b, service, gid));
+    a.connect(&b);
+    b.connect(&a);
+    (a, b)
+}
+
+/// The engine's thread alone, which is what there is while a program sleeps or computes.
+fn nobody_polls() {
+    thread::sleep(Duration::from_micros(100));
+}
+
+#[test]
+fn messages_go_over_both_gids_while_nobody_polls() {
+    for gid in 0..2 {
+        let (a, b) = connected(gid, Service::ReliableConnection);
+        b.post_receives(100);
+        for number in 0..100 {
+            a.send(number, None);
+        }
+        assert!(
+            numbers(&b.completions(100, nobody_polls))
+                .into_iter()
+                .eq(0..100)
+        );
+        assert_eq!(a.completions(100, nobody_polls).len(), 100);
+    }
+}
+
+#[test]
+fn messages_go_while_both_sides_poll() {
+    let (a, b) = connected(0, Service::ReliableConnection);
+    for number in 0..1000 {
+        let (from, to) = if number % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        to.post_receives(1);
+        from.send(number, None);
+        let poll = || {
+            a.nic.progress();
+            b.nic.progress();
+        };
+        assert_eq!(numbers(&to.completions(1, poll)), [number]);
+        from.completions(1, poll);
+    }
+}
+
+#[test]
+fn a_queue_pair_that_is_connected_to_itself_gets_its_messages() {
+    let nic = open(Config::default());
+    let host = Host::new(&nic, Service::ReliableConnection, 1);
+    host.connect(&host);
+    host.post_receives(10);
+    for number in 0..10 {
+        host.send(number, None);
+    }
+    assert!(
+        numbers(&host.completions(20, nobody_polls))
+            .into_iter()
+            .eq(0..10)
+    );
+}
+
+#[test]
+fn what_is_lost_is_sent_again_by_timers_alone() {
+    let (a, b) = connected(0, Service::ReliableConnection);
+    let faults = NetworkFaults {
+        loss: 0.05,
+        duplicate: 0.05,
+        seed: 9,
+        ..NetworkFaults::default()
+    };
+    a.nic.faults.set_network(faults);
+    b.nic.faults.set_network(faults);
+    b.post_receives(100);
+    for number in 0..100 {
+        a.send(number, None);
+    }
+    assert!(
+        numbers(&b.completions(100, nobody_polls))
+            .into_iter()
+            .eq(0..100)
+    );
+    a.completions(100, nobody_polls);
+    assert!(a.nic.counters.value(Counter::Retransmitted) > 0);
+}
+
+#[test]
+fn a_receiver_that_is_late_is_asked_again_by_timers_alone() {
+    let (a, b) = connected(1, Service::ReliableConnection);
+    a.send(5, None);
+    let end = Instant::now() + LOST;
+    while b.nic.counters.value(Counter::SentRnr) < 3 {
+        assert!(Instant::now() < end);
+        nobody_polls();
+    }
+    b.post_receives(1);
+    assert_eq!(numbers(&b.completions(1, nobody_polls)), [5]);
+    a.completions(1, nobody_polls);
+}
+
+#[test]
+fn packets_that_are_held_back_come_by_timers_alone() {
+    let (a, b) = connected(0, Service::ReliableConnection);
+    let latency = Duration::from_millis(1);
+    a.nic.faults.set_network(NetworkFaults {
+        latency,
+        ..NetworkFaults::default()
+    });
+    b.post_receives(5);
+    for number in 0..5 {
+        a.send(number, None);
+    }
+    assert!(
+        numbers(&b.completions(5, nobody_polls))
+            .into_iter()
+            .eq(0..5)
+    );
+    a.completions(5, nobody_polls);
+}
+
+#[test]
+fn every_member_of_a_group_gets_its_datagrams() {
+    let group: Ipv6Addr = "ff0e::ffff:239.192.7.3".parse().unwrap();
+    for gid in 0..2 {
+        let (a, b) = connected(gid, Service::UnreliableDatagram);
+        let second = Host::new(&b.nic, Service::UnreliableDatagram, gid);
+        second.connect(&a);
+        for member in [&b, &second] {
+            let join = |group| member.nic.network.join(group);
+            member
+                .nic
+                .groups
+                .attach(group, &member.queue_pair, join)
+                .unwrap();
+            member.post_receives(1);
+        }
+        let path = Path {
+            source: gid,
+            destination: group,
+            traffic_class: 0,
+            hop_limit: 1,
+            flow_label: 0,
+        };
+        let destination = address::MULTICAST;
+        a.send(
+            3,
+            Some(Address {
+                path,
+                destination,
+                queue_key: QUEUE_KEY,
+            }),
+        );
+        for member in [&b, &second] {
+            // A datagram's 40 bytes in front need room that these receives do not have.
+            let end = Instant::now() + LOST;
+            let mut ended = Vec::new();
+            while ended.is_empty() {
+                assert!(Instant::now() < end);
+                member
+                    .queue
+                    .poll(1, |entry| ended.push(entry.completion.status));
+                nobody_polls();
+            }
+            assert_eq!(ended, [CompletionStatus::LocalLength]);
+        }
+        // To a group, but to the number of one.
+        let destination = b.queue_pair.number();
+        a.send(
+            4,
+            Some(Address {
+                path,
+                destination,
+                queue_key: QUEUE_KEY,
+            }),
+        );
+        let end = Instant::now() + LOST;
+        while b.nic.counters.value(Counter::Unaddressed) == 0 {
+            assert!(Instant::now() < end);
+            nobody_polls();
+        }
+    }
+}
+
+#[test]
+fn the_schedule_takes_the_link_down_and_up() {
+    let millisecond = Duration::from_millis(1);
+    let schedule = vec![
+        (millisecond * 2, Scheduled::Link { up: true }),
+        (millisecond, Scheduled::Link { up: false }),
+        (Duration::ZERO, Scheduled::Link { up: false }),
+        (Duration::from_secs(1000), Scheduled::Link { up: false }),
+    ];
+    let nic = open(Config {
+        schedule,
+        ..Config::default()
+    });
+    let end = Instant::now() + LOST;
+    while nic.schedule.lock().len() > 1 {
+        assert!(Instant::now() < end);
+        nobody_polls();
+    }
+    nic.timers.cancel(super::SCHEDULE, &nic.schedule_alarm);
+    assert!(nic.link_is_up());
+}
+
+#[test]
+fn progress_waits_for_nobody() {
+    let nic = open(Config::default());
+    let receiver = nic.receiver.lock();
+    assert!(!nic.progress());
+    drop(receiver);
+    let end = Instant::now() + LOST;
+    while !nic.progress() {
+        assert!(Instant::now() < end);
+    }
+}
+
+#[test]
+fn a_nic_says_who_it_is() {
+    let nic = open(Config::default());
+    assert!(nic.is_alive());
+    assert_eq!(nic.gids().len(), 2);
+    assert_eq!(nic.interface(2), 0);
+    // Administered locally, and no multicast address.
+    assert_eq!(guid() >> 56 & 3, 2);
+    assert_eq!(guid() as u32, std::process::id());
+}
+
+#[test]
+fn a_peer_that_is_gone_is_found_out_by_timers_alone() {
+    let (a, b) = connected(0, Service::ReliableConnection);
+    b.nic.faults.set_link(false);
+    a.send(1, None);
+    let end = Instant::now() + LOST;
+    let mut ended = Vec::new();
+    while ended.is_empty() {
+        assert!(Instant::now() < end);
+        a.queue.poll(1, |entry| ended.push(entry.completion.status));
+        nobody_polls();
+    }
+    assert_eq!(ended, [CompletionStatus::RetryExceeded]);
+}

@@ -324,7 +324,7 @@ fn advice_is_for_on_demand_regions() {
             );
             assert_eq!(
                 advise(pd, read, 0, at((*pinned).lkey, 0, 8)),
-                EINVAL,
+                ENOENT,
                 "not on demand"
             );
             assert_eq!(advise(other, read, 0, at(key, 0, 8)), EPERM);

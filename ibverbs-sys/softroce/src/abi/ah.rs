@@ -8,7 +8,7 @@ use ibverbs_sys::{
 };
 use libc::c_int;
 
-use super::answer::{hand_out, pointer, status};
+use super::answer::{self, hand_out, pointer, status};
 use super::{fail, forward, guard, minus_one, number, open, pd, set_errno, verb};
 use crate::census::{Counted, Kind, objects};
 use crate::context::{AddressHandle, Held, ProtectionDomain, Refusal};
@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
                 public: ibv_ah {
                     context,
                     pd,
-                    handle: 0,
+                    handle: answer::handle(),
                 },
                 address: AddressHandle::new(domain, path),
                 _domain: Held::new(domain)?,

@@ -1,4 +1,5 @@
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
 
@@ -33,6 +34,12 @@ pub(super) fn fetched(fetch: impl FnOnce() -> std::io::Result<()>) -> c_int {
             -1
         }
     }
+}
+
+/// A number for an object, in the place of the kernel's handle.
+pub(super) fn handle() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Moves an object to where C finds it.

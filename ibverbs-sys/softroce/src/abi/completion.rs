@@ -14,7 +14,7 @@ use ibverbs_sys::{
 };
 use libc::{c_int, c_void};
 
-use super::answer::{fetched, hand_out, pointer, status};
+use super::answer::{fetched, hand_out, handle, pointer, status};
 use super::extended_poll::{self, Iteration};
 use super::work_completion;
 use super::{fail, forward, guard, minus_one, number, open, pd, verb};
@@ -284,11 +284,12 @@ unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result<*mut ibv_c
     // SAFETY: null pointers, numbers, missing functions and a mutex that is open.
     let mut public: ibv_cq_ex = unsafe { mem::zeroed() };
     public.context = context;
+    public.handle = handle();
     public.channel = wanted.channel;
     public.cq_context = wanted.cq_context;
     public.cqe = wanted.capacity.cast_signed();
     extended_poll::fill(&mut public);
-    let handle: *mut ibv_cq_ex = hand_out(QueueHandle {
+    let made: *mut ibv_cq_ex = hand_out(QueueHandle {
         _public: UnsafeCell::new(public),
         queue: Arc::clone(&queue),
         nic: Arc::clone(nic),
@@ -297,10 +298,10 @@ unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result<*mut ibv_c
         _domain: domain,
         _counted: Counted::new(Kind::CompletionQueue),
     });
-    let address = handle.expose_provenance();
+    let address = made.expose_provenance();
     queue.element().identify(address);
     queue.notifications().identify(address);
-    Ok(handle)
+    Ok(made)
 }
 
 /// `ibv_destroy_cq(3)`

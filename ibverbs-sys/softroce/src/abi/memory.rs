@@ -10,7 +10,7 @@ use ibverbs_sys::{
 };
 use libc::{c_int, c_uint, c_void};
 
-use super::answer::{hand_out, pointer, status};
+use super::answer::{hand_out, handle, pointer, status};
 use super::{fail, forward, guard, number, open, pd, set_errno, verb};
 use crate::census::{Counted, Kind};
 use crate::context::{Held, ProtectionDomain, Refusal, Shared};
@@ -342,7 +342,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
                     memcpy_to_dm: Some(memcpy_to_dm),
                     memcpy_from_dm: Some(memcpy_from_dm),
                     comp_mask: 0,
-                    handle: 0,
+                    handle: handle(),
                 },
                 nic: Arc::clone(nic),
                 memory,

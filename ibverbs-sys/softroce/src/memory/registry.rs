@@ -217,7 +217,7 @@ impl Registry {
             return Err(Refusal::NotPermitted);
         }
         if !region.access.contains(AccessFlags::ON_DEMAND) {
-            return Err(Refusal::Invalid);
+            return Err(Refusal::Absent);
         }
         if write && !region.access.contains(AccessFlags::LOCAL_WRITE) {
             return Err(Refusal::NotPermitted);

@@ -400,10 +400,7 @@ fn a_type_1_window_is_bound_again_and_again_and_serves_every_queue_pair() {
             "the old key"
         );
     }
-    assert_eq!(
-        all.view().invalidate(first.key),
-        Err(LocalFault::Protection)
-    );
+    assert_eq!(all.view().invalidate(first.key), Err(LocalFault::Bind));
     assert_eq!(all.view().invalidate_remote(first.key), refused);
 
     let second = all.binding(first.key, WRITE);
@@ -457,17 +454,14 @@ fn a_type_2_window_serves_the_queue_pair_that_bound_it_until_it_is_invalidated()
         Err(LocalFault::Bind),
         "it is not free"
     );
-    assert_eq!(other.invalidate(binding.key), Err(LocalFault::Protection));
+    assert_eq!(other.invalidate(binding.key), Err(LocalFault::Bind));
     assert_eq!(other.invalidate_remote(binding.key), refused);
     assert_eq!(
         all.view().invalidate(next(binding.key)),
-        Err(LocalFault::Protection)
+        Err(LocalFault::Bind)
     );
     let stranger = all.registry.view(DomainId::unique(), 1);
-    assert_eq!(
-        stranger.invalidate(binding.key),
-        Err(LocalFault::Protection)
-    );
+    assert_eq!(stranger.invalidate(binding.key), Err(LocalFault::Bind));
 
     assert_eq!(all.registry.deregister(all.key), Err(Refusal::Busy));
     assert_eq!(all.view().invalidate(binding.key), Ok(()));
@@ -477,7 +471,7 @@ fn a_type_2_window_serves_the_queue_pair_that_bound_it_until_it_is_invalidated()
     );
     assert_eq!(
         all.view().invalidate(binding.key),
-        Err(LocalFault::Protection),
+        Err(LocalFault::Bind),
         "once"
     );
 
@@ -649,7 +643,7 @@ fn a_window_is_no_local_key_and_a_region_is_not_invalidated() {
         all.view().gather(&[segment], 0, &mut [0]),
         Err(LocalFault::Protection)
     );
-    assert_eq!(all.view().invalidate(all.key), Err(LocalFault::Protection));
+    assert_eq!(all.view().invalidate(all.key), Err(LocalFault::Bind));
     assert_eq!(
         all.view().invalidate_remote(all.key),
         Err(RemoteFault::Access)

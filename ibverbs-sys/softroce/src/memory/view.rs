@@ -162,7 +162,7 @@ impl Memory for View<'_> {
     fn invalidate(&self, key: u32) -> Result<(), LocalFault> {
         self.registry
             .invalidate(self.domain, self.queue_pair, key)
-            .ok_or(LocalFault::Protection)
+            .ok_or(LocalFault::Bind)
     }
 
     fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault> {

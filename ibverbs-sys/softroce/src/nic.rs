@@ -367,6 +367,14 @@ impl queue_pair::Device for Nic {
         self.gids().get(usize::from(index)).copied()
     }
 
+    fn reaches(&self, path: &Path) -> bool {
+        self.network.reaches(path)
+    }
+
+    fn window(&self, mtu: Mtu) -> u32 {
+        self.network.window(mtu)
+    }
+
     fn now(&self) -> Time {
         self.timers.now()
     }

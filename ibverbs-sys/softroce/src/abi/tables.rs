@@ -7,7 +7,7 @@ use ibverbs_sys::{
 };
 use libc::c_int;
 
-use super::{completion, memory, pd, query, srq, unsupported, xrc};
+use super::{completion, memory, pd, query, queue_pair, srq, unsupported, work_request, xrc};
 
 /// A context with all of its functions: those of the operations, and those around them that the
 /// inline functions of newer headers look for. No place is empty, whether a caller checks it or not.
@@ -46,8 +46,8 @@ pub(super) fn context() -> verbs_context {
         ABI_placeholder2: Some(DESTROY_FLOW),
         ibv_create_flow: Some(unsupported::create_flow),
         ABI_placeholder1: Some(CREATE_FLOW),
-        open_qp: None,
-        create_qp_ex: None,
+        open_qp: Some(queue_pair::open_qp),
+        create_qp_ex: Some(queue_pair::create_qp_ex),
         get_srq_num: Some(srq::get_srq_num),
         create_srq_ex: Some(srq::create_srq_ex),
         open_xrcd: Some(xrc::open_xrcd),
@@ -79,13 +79,13 @@ fn operations() -> ibv_context {
         _compat_query_device: Some(query::ibv_query_device),
         _compat_query_port: Some(query::ibv_query_port),
         alloc_mw: Some(memory::alloc_mw),
-        bind_mw: None,
+        bind_mw: Some(work_request::bind_mw),
         dealloc_mw: Some(memory::dealloc_mw),
         poll_cq: Some(completion::poll_cq),
         req_notify_cq: Some(completion::req_notify_cq),
         post_srq_recv: Some(srq::post_srq_recv),
-        post_send: None,
-        post_recv: None,
+        post_send: Some(work_request::post_send),
+        post_recv: Some(work_request::post_recv),
         _compat_alloc_pd: Some(unsupported::of_old),
         _compat_dealloc_pd: Some(unsupported::of_old),
         _compat_reg_mr: Some(unsupported::of_old),

@@ -19,6 +19,12 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// The entry of the GID table, unless it is empty or there is none.
     fn gid(&self, index: u8) -> Option<Ipv6Addr>;
 
+    /// Whether packets can go this way at all: the local GID is there, and the peer's is of its kind.
+    fn reaches(&self, path: &Path) -> bool;
+
+    /// How many packets of this size may be on the way to a peer unacknowledged.
+    fn window(&self, mtu: Mtu) -> u32;
+
     /// The time.
     fn now(&self) -> Time;
 
@@ -41,7 +47,7 @@ pub(super) mod tests {
 
     use super::Device;
     use crate::memory::Registry;
-    use crate::proto::{Counter, Mtu, Time};
+    use crate::proto::{Counter, Mtu, Path, Time};
     use crate::receive::Directory;
 
     /// Two GIDs, packets of 2048 bytes, and no network.
@@ -70,6 +76,17 @@ pub(super) mod tests {
                 1 => Some("fd00::1".parse().unwrap()),
                 _ => None,
             }
+        }
+
+        fn reaches(&self, path: &Path) -> bool {
+            let own = self.gid(path.source);
+            own.is_some_and(|own| {
+                own.to_ipv4_mapped().is_some() == path.destination.to_ipv4_mapped().is_some()
+            })
+        }
+
+        fn window(&self, mtu: Mtu) -> u32 {
+            (64 * 1024 / mtu.bytes()) as u32
         }
 
         fn now(&self) -> Time {

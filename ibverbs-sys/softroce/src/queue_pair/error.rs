@@ -62,8 +62,6 @@ pub(crate) enum CreateError {
         asked: u32,
         limit: u32,
     },
-    #[error("unknown bits in {0}")]
-    Unknown(&'static str),
     #[error("queue pairs of type {0} are not supported")]
     UnsupportedType(u32),
     #[error("{0} is not supported")]

@@ -7,6 +7,7 @@ use super::device::Device;
 use super::error::ModifyError;
 use super::transition::{self, Mask};
 use crate::limits::{MAX_PKEYS, MAX_QP_INIT_RD_ATOM, MAX_QP_RD_ATOM, PORTS};
+use crate::multicast::canonical;
 use crate::proto::{AccessFlags, Attributes, Mtu, Path, Sequence, Service, State};
 
 /// What `ibv_modify_qp` is asked for.
@@ -143,23 +144,25 @@ fn way(wanted: &Modification<'_>, device: &dyn Device) -> Result<Path, ModifyErr
         return Err(ModifyError::NoRoute);
     }
     let route = &address.grh;
-    let source = device
-        .gid(route.sgid_index)
-        .ok_or(ModifyError::Source(route.sgid_index))?;
-    let destination = wanted.destination;
-    let (from, to) = (source.to_ipv4_mapped(), destination.to_ipv4_mapped());
-    let is_group = destination.is_multicast() || to.is_some_and(|to| to.is_multicast());
-    let is_none = destination.is_unspecified() || to.is_some_and(|to| to.is_unspecified());
-    if is_group || is_none || from.is_some() != to.is_some() {
-        return Err(ModifyError::Destination);
+    if device.gid(route.sgid_index).is_none() {
+        return Err(ModifyError::Source(route.sgid_index));
     }
-    Ok(Path {
+    let destination = wanted.destination;
+    let path = Path {
         source: route.sgid_index,
         destination,
         traffic_class: route.traffic_class,
         hop_limit: route.hop_limit,
         flow_label: route.flow_label & 0xf_ffff,
-    })
+    };
+    let is_none = |address: Ipv6Addr| {
+        let mapped = address.to_ipv4_mapped();
+        address.is_unspecified() || mapped.is_some_and(|address| address.is_unspecified())
+    };
+    if canonical(destination).is_some() || is_none(destination) || !device.reaches(&path) {
+        return Err(ModifyError::Destination);
+    }
+    Ok(path)
 }
 
 impl Plan {

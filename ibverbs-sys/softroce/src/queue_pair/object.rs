@@ -166,7 +166,9 @@ impl QueuePair {
             port: inner.as_set.port_num,
         };
         let plan = check(present, wanted, &*self.device)?;
-        plan.apply(wanted.values, inner.transport.attributes_mut());
+        let attributes = inner.transport.attributes_mut();
+        plan.apply(wanted.values, attributes);
+        attributes.window = self.device.window(attributes.path_mtu);
         plan.remember(wanted.values, &mut inner.as_set);
         match plan.enter {
             Some(State::Reset) => {
@@ -309,6 +311,7 @@ impl QueuePair {
         };
         *inner.transport.attributes_mut() = Attributes {
             path_mtu: self.device.mtu(),
+            window: self.device.window(self.device.mtu()),
             signal_all: self.signal_all,
             shared_receive: !matches!(
                 inner.attached.as_ref().map(|attached| &attached.receives),

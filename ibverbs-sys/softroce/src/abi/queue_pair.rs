@@ -1,0 +1,570 @@
+use std::cell::UnsafeCell;
+use std::mem;
+use std::net::Ipv6Addr;
+use std::ptr;
+use std::sync::Arc;
+
+use ibverbs_sys::{
+    ibv_context, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_open_attr,
+    ibv_qp_open_attr_mask, ibv_qp_state, ibv_qp_type, ibv_srq, ibv_wr_opcode, ibv_xrcd,
+};
+use libc::{c_int, c_uint};
+
+use super::work_request::{self, Operations};
+use super::{completion, fail, forward, guard, number, open, pd, srq, verb, xrc};
+use crate::census::{Counted, Kind};
+use crate::context::{Element, Shared};
+use crate::fault::Verb;
+use crate::nic::Nic;
+use crate::proto::Service;
+use crate::queue_pair::{
+    Batch, CreateError, Creation, Device, Handle, Modification, QueuePair, number_of, service_of,
+};
+
+/// A queue pair as C knows it.
+///
+/// Programs built with newer headers find functions of [`ibv_qp_ex`] behind those known here.
+#[repr(C)]
+pub(super) struct Object {
+    /// C reads and writes it at any time.
+    public: UnsafeCell<ibv_qp_ex>,
+    later: work_request::Later,
+    queue_pair: Arc<QueuePair>,
+    nic: Arc<Nic>,
+    handle: Handle,
+    batch: Batch,
+    /// It was made for the functions of [`ibv_qp_ex`].
+    extended: bool,
+    _counted: Counted,
+}
+
+impl Object {
+    pub(super) fn queue_pair(&self) -> &Arc<QueuePair> {
+        &self.queue_pair
+    }
+
+    pub(super) fn nic(&self) -> &Arc<Nic> {
+        &self.nic
+    }
+
+    pub(super) fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    /// What the program set for the next request of a batch: its number and its flags.
+    pub(super) fn next(&self) -> (u64, u32) {
+        let public = self.public.get().cast_const();
+        // SAFETY: the fields are there as long as the object, and their owner is in one of our functions.
+        unsafe { ((*public).wr_id, (*public).wr_flags) }
+    }
+}
+
+/// What hangs on a queue pair of ours.
+///
+/// # Safety
+/// `qp` is ours, and not destroyed while the reference is used.
+pub(super) unsafe fn object<'a>(qp: *const ibv_qp) -> &'a Object {
+    // SAFETY: every queue pair of ours is the beginning of such an object.
+    unsafe { &*qp.cast() }
+}
+
+/// `ibv_create_qp(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    qp_init_attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: the caller gives a protection domain.
+    unsafe { forward!((*pd).context, ibv_create_qp(pd, qp_init_attr)) };
+    verb(Verb::CreateQp, fail, || {
+        // SAFETY: the caller gives attributes, and objects in them that are not destroyed meanwhile.
+        unsafe {
+            let given = &mut *qp_init_attr;
+            let wanted = Wanted {
+                context: (*pd).context,
+                pd,
+                xrcd: ptr::null_mut(),
+                operations: None,
+                basic: *given,
+            };
+            make(wanted, &mut given.cap)
+        }
+    })
+}
+
+/// `ibv_create_qp_ex(3)`
+pub(super) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    qp_init_attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    verb(Verb::CreateQp, fail, || {
+        // SAFETY: the caller gives attributes as far as their mask says, and objects in them that are not
+        // destroyed meanwhile.
+        unsafe {
+            match checked(context, qp_init_attr) {
+                Ok(wanted) => make(wanted, &mut (*qp_init_attr).cap),
+                Err(error) => fail(error.errno()),
+            }
+        }
+    })
+}
+
+/// `ibv_open_qp(3)`
+pub(super) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    const NUMBER: c_uint = ibv_qp_open_attr_mask::IBV_QP_OPEN_ATTR_NUM.0;
+    const XRCD: c_uint = ibv_qp_open_attr_mask::IBV_QP_OPEN_ATTR_XRCD.0;
+    const CONTEXT: c_uint = ibv_qp_open_attr_mask::IBV_QP_OPEN_ATTR_CONTEXT.0;
+    const TYPE: c_uint = ibv_qp_open_attr_mask::IBV_QP_OPEN_ATTR_TYPE.0;
+    verb(Verb::OpenQp, fail, || {
+        // SAFETY: the caller gives attributes, and an XRC domain that is not closed meanwhile.
+        let attr = unsafe { &*attr };
+        let needed = NUMBER | XRCD | TYPE;
+        if attr.comp_mask & !(needed | CONTEXT) != 0 {
+            return fail(libc::EOPNOTSUPP);
+        }
+        if attr.comp_mask & needed != needed
+            || attr.qp_type != ibv_qp_type::IBV_QPT_XRC_RECV
+            || attr.xrcd.is_null()
+        {
+            return fail(libc::EINVAL);
+        }
+        // SAFETY: as above; the context is ours.
+        let (nic, domain, handle) = unsafe {
+            if (*attr.xrcd).context != context {
+                return fail(libc::EINVAL);
+            }
+            (
+                open::nic(context),
+                xrc::domain(attr.xrcd),
+                new_handle(context),
+            )
+        };
+        let found = nic
+            .queue_pairs
+            .find(attr.qp_num)
+            .filter(|found| found.xrc_domain() == Some(domain.id()))
+            .filter(|found| found.open(handle.clone()));
+        let Some(queue_pair) = found else {
+            return fail(libc::EINVAL);
+        };
+        let wanted = Wanted {
+            context,
+            pd: ptr::null_mut(),
+            xrcd: attr.xrcd,
+            operations: None,
+            basic: ibv_qp_init_attr {
+                qp_type: attr.qp_type,
+                qp_context: if attr.comp_mask & CONTEXT != 0 {
+                    attr.qp_context
+                } else {
+                    ptr::null_mut()
+                },
+                ..ibv_qp_init_attr::default()
+            },
+        };
+        publish(&wanted, queue_pair, Arc::clone(nic), handle)
+    })
+}
+
+/// `ibv_destroy_qp(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the caller gives a queue pair.
+    unsafe { forward!((*qp).context, ibv_destroy_qp(qp)) };
+    verb(Verb::DestroyQp, number, || {
+        // SAFETY: the queue pair is ours.
+        let object = unsafe { object(qp) };
+        let Object {
+            queue_pair,
+            nic,
+            handle,
+            ..
+        } = object;
+        let shared = queue_pair.service() == Service::XrcTarget;
+        if !shared && let Err(refusal) = queue_pair.usage().close() {
+            return refusal.errno();
+        }
+        if queue_pair.release(&handle.element) {
+            nic.queue_pairs.remove(queue_pair.number());
+            queue_pair.close();
+            nic.forget(queue_pair);
+        }
+        handle.context.withdraw(&handle.element);
+        // SAFETY: it came out of a box, and by the caller's word nobody uses it any more.
+        drop(unsafe { Box::from_raw(qp.cast::<Object>()) });
+        0
+    })
+}
+
+/// `ibv_modify_qp(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: c_int,
+) -> c_int {
+    // SAFETY: the caller gives a queue pair.
+    unsafe { forward!((*qp).context, ibv_modify_qp(qp, attr, attr_mask)) };
+    verb(Verb::ModifyQp, number, || {
+        // SAFETY: the queue pair is ours.
+        let object = unsafe { object(qp) };
+        // SAFETY: the caller gives the attributes that the mask names.
+        let values = unsafe { attributes(attr) };
+        // SAFETY: any bytes are a GID.
+        let destination = Ipv6Addr::from(unsafe { values.ah_attr.grh.dgid.raw });
+        let wanted = Modification {
+            mask: attr_mask.cast_unsigned(),
+            values: &values,
+            destination,
+        };
+        match object.queue_pair.modify(&wanted) {
+            Ok(state) => {
+                // SAFETY: nobody but the owner reads the state, who is in this call.
+                unsafe { (*qp).state = number_of(state) };
+                object.nic.transmit(&object.queue_pair);
+                0
+            }
+            Err(error) => error.errno(),
+        }
+    })
+}
+
+/// `ibv_query_qp(3)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: c_int,
+    init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the caller gives a queue pair.
+    unsafe { forward!((*qp).context, ibv_query_qp(qp, attr, attr_mask, init_attr)) };
+    verb(Verb::QueryQp, number, || {
+        // SAFETY: the queue pair is ours.
+        let object = unsafe { object(qp) };
+        let current = object.queue_pair.query();
+        // SAFETY: the queue pair is ours, and the caller has room for both answers.
+        unsafe {
+            let public = &mut *qp;
+            if attr_mask & ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed() != 0 {
+                public.state = current.qp_state;
+            }
+            write_attributes(attr, &current);
+            init_attr.write(ibv_qp_init_attr {
+                qp_context: public.qp_context,
+                send_cq: public.send_cq,
+                recv_cq: public.recv_cq,
+                srq: public.srq,
+                cap: object.queue_pair.capabilities(),
+                qp_type: public.qp_type,
+                sq_sig_all: c_int::from(object.queue_pair.signal_all()),
+            });
+        }
+        0
+    })
+}
+
+/// `ibv_qp_to_qp_ex(3)`: none unless the queue pair was made for it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the caller gives a queue pair.
+    unsafe { forward!((*qp).context, ibv_qp_to_qp_ex(qp)) };
+    guard(ptr::null_mut(), || {
+        // SAFETY: the queue pair is ours.
+        if unsafe { object(qp) }.extended {
+            qp.cast()
+        } else {
+            ptr::null_mut()
+        }
+    })
+}
+
+/// `ibv_query_qp_data_in_order(3)`: whether a program may poll for a message's last byte.
+///
+/// Packets are taken in order, and bytes are copied in ascending order, the last ones so that who sees
+/// them sees all. On processors that show stores in order that holds for every byte.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
+    qp: *mut ibv_qp,
+    op: ibv_wr_opcode,
+    flags: u32,
+) -> c_int {
+    const RETURN_CAPS: u32 = 1;
+    const WHOLE_MESSAGE: c_int = 1;
+    const ALIGNED_128_BYTES: c_int = 1 << 1;
+    // SAFETY: the caller gives a queue pair.
+    unsafe { forward!((*qp).context, ibv_query_qp_data_in_order(qp, op, flags) else 0) };
+    guard(0, || {
+        // SAFETY: the queue pair is ours.
+        let service = unsafe { object(qp) }.queue_pair.service();
+        let connected = service != Service::UnreliableDatagram;
+        let in_order = cfg!(target_arch = "x86_64")
+            && match op {
+                ibv_wr_opcode::IBV_WR_SEND
+                | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM
+                | ibv_wr_opcode::IBV_WR_SEND_WITH_INV => true,
+                ibv_wr_opcode::IBV_WR_RDMA_WRITE | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => {
+                    connected
+                }
+                ibv_wr_opcode::IBV_WR_RDMA_READ => {
+                    connected && service != Service::UnreliableConnection
+                }
+                _ => false,
+            };
+        match (in_order, flags & RETURN_CAPS != 0) {
+            (true, true) => WHOLE_MESSAGE | ALIGNED_128_BYTES,
+            (true, false) => 1,
+            (false, _) => 0,
+        }
+    })
+}
+
+/// `ibv_set_ece(3)`: the device has no enhancements to agree on.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: the caller gives a queue pair.
+    unsafe { forward!((*qp).context, ibv_set_ece(qp, ece)) };
+    guard(libc::EIO, || libc::EOPNOTSUPP)
+}
+
+/// `ibv_query_ece(3)`: the device has no enhancements to agree on.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: the caller gives a queue pair.
+    unsafe { forward!((*qp).context, ibv_query_ece(qp, ece)) };
+    guard(libc::EIO, || libc::EOPNOTSUPP)
+}
+
+/// What is asked for, whichever function was called.
+struct Wanted {
+    context: *mut ibv_context,
+    pd: *mut ibv_pd,
+    xrcd: *mut ibv_xrcd,
+    /// The requests to be posted by the functions of [`ibv_qp_ex`].
+    operations: Option<Operations>,
+    basic: ibv_qp_init_attr,
+}
+
+/// Takes what the mask says is there.
+///
+/// # Safety
+/// `given` points to attributes as far as their mask says.
+unsafe fn checked(
+    context: *mut ibv_context,
+    given: *const ibv_qp_init_attr_ex,
+) -> Result<Wanted, CreateError> {
+    const PD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
+    const XRCD: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0;
+    const FLAGS: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
+    const OPERATIONS: u32 = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+    // SAFETY: the caller's promise: each field is read only if the mask names it.
+    unsafe {
+        let mask = (*given).comp_mask;
+        let has = |bit: u32| mask & bit != 0;
+        // Segmentation offload and receive-side scaling are a NIC's, and what comes later is not known.
+        if mask & !(PD | XRCD | FLAGS | OPERATIONS) != 0 {
+            return Err(CreateError::Unsupported("an attribute of the mask"));
+        }
+        if has(FLAGS) && (*given).create_flags != 0 {
+            return Err(CreateError::Unsupported("a creation flag"));
+        }
+        let operations = if has(OPERATIONS) {
+            let operations = Operations::from_bits((*given).send_ops_flags)
+                .ok_or(CreateError::Unsupported("an operation of send_ops_flags"))?;
+            if !operations.fit(service_of((*given).qp_type)?) {
+                return Err(CreateError::Unsupported("an operation of send_ops_flags"));
+            }
+            Some(operations)
+        } else {
+            None
+        };
+        Ok(Wanted {
+            context,
+            pd: if has(PD) {
+                (*given).pd
+            } else {
+                ptr::null_mut()
+            },
+            xrcd: if has(XRCD) {
+                (*given).xrcd
+            } else {
+                ptr::null_mut()
+            },
+            operations,
+            // The extended attributes begin with the plain ones.
+            basic: *given.cast::<ibv_qp_init_attr>(),
+        })
+    }
+}
+
+/// Makes a queue pair, and tells what it can do.
+///
+/// # Safety
+/// The context is ours, and the objects that are wanted are not destroyed meanwhile.
+unsafe fn make(wanted: Wanted, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *mut ibv_qp {
+    // SAFETY: the caller's promise.
+    let made = unsafe {
+        let nic = Arc::clone(open::nic(wanted.context));
+        let handle = new_handle(wanted.context);
+        create(&wanted, &nic, handle.clone()).map(|queue_pair| (nic, handle, queue_pair))
+    };
+    match made {
+        Ok((nic, handle, queue_pair)) => {
+            *capabilities = queue_pair.capabilities();
+            publish(&wanted, queue_pair, nic, handle)
+        }
+        Err(error) => fail(error.errno()),
+    }
+}
+
+/// # Safety
+/// As [`make`] says.
+unsafe fn create(
+    wanted: &Wanted,
+    nic: &Arc<Nic>,
+    handle: Handle,
+) -> Result<Arc<QueuePair>, CreateError> {
+    let basic = &wanted.basic;
+    let service = service_of(basic.qp_type)?;
+    let context = wanted.context;
+    // SAFETY: the caller's promise.
+    let (domain, send_queue, receive_queue, shared_queue, xrc) = unsafe {
+        (
+            used(context, wanted.pd, pd::domain, "the protection domain")?,
+            used(
+                context,
+                basic.send_cq,
+                completion::queue,
+                "a completion queue",
+            )?,
+            used(
+                context,
+                basic.recv_cq,
+                completion::queue,
+                "a completion queue",
+            )?,
+            used(context, basic.srq, srq::queue, "the shared receive queue")?,
+            used(context, wanted.xrcd, xrc::domain, "the XRC domain")?,
+        )
+    };
+    let device: Arc<dyn Device> = Arc::clone(nic) as Arc<dyn Device>;
+    nic.queue_pairs.insert(|number| {
+        let creation = Creation {
+            handle,
+            service,
+            domain,
+            send_queue,
+            receive_queue,
+            shared_queue,
+            xrc,
+            capabilities: basic.cap,
+            signal_all: basic.sq_sig_all != 0,
+        };
+        QueuePair::new(number, &device, creation)
+    })
+}
+
+/// What hangs on an object that the queue pair shall use, if it is given and of this context.
+///
+/// # Safety
+/// The object is null, or one that begins with its context and of which `inner` takes those that are ours.
+unsafe fn used<'a, C, T>(
+    context: *mut ibv_context,
+    object: *const C,
+    inner: unsafe fn(*const C) -> &'a T,
+    what: &'static str,
+) -> Result<Option<&'a T>, CreateError> {
+    if object.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise; an object of one of our contexts is ours.
+    unsafe {
+        if object.cast::<*mut ibv_context>().read() != context {
+            return Err(CreateError::Foreign(what));
+        }
+        Ok(Some(inner(object)))
+    }
+}
+
+const _: () = {
+    assert!(mem::offset_of!(ibv_pd, context) == 0);
+    assert!(mem::offset_of!(ibv_cq, context) == 0);
+    assert!(mem::offset_of!(ibv_srq, context) == 0);
+    assert!(mem::offset_of!(ibv_xrcd, context) == 0);
+};
+
+/// # Safety
+/// The context is ours.
+unsafe fn new_handle(context: *mut ibv_context) -> Handle {
+    Handle {
+        // SAFETY: the caller's promise.
+        context: Arc::clone(unsafe { open::context(context) }),
+        element: Element::new(),
+    }
+}
+
+/// Hands a queue pair to C.
+fn publish(
+    wanted: &Wanted,
+    queue_pair: Arc<QueuePair>,
+    nic: Arc<Nic>,
+    handle: Handle,
+) -> *mut ibv_qp {
+    let basic = &wanted.basic;
+    let mut public = ibv_qp_ex::default();
+    let target = queue_pair.service() == Service::XrcTarget;
+    let initiator = queue_pair.service() == Service::XrcInitiator;
+    let base = &mut public.qp_base;
+    base.context = wanted.context;
+    base.qp_context = basic.qp_context;
+    base.handle = queue_pair.number();
+    base.qp_num = queue_pair.number();
+    base.qp_type = basic.qp_type;
+    base.state = ibv_qp_state::IBV_QPS_RESET;
+    if !target {
+        base.pd = wanted.pd;
+        base.send_cq = basic.send_cq;
+    }
+    if !target && !initiator {
+        base.recv_cq = basic.recv_cq;
+        base.srq = basic.srq;
+    }
+    work_request::fill(&mut public);
+    let element = Arc::clone(&handle.element);
+    let object = Box::into_raw(Box::new(Object {
+        public: UnsafeCell::new(public),
+        later: work_request::Later::new(),
+        queue_pair,
+        nic,
+        handle,
+        batch: Batch::default(),
+        extended: wanted.operations.is_some(),
+        _counted: Counted::new(Kind::QueuePair),
+    }));
+    element.identify(object.expose_provenance());
+    object.cast()
+}
+
+/// The attributes as far as programs of all times know them: they end before `rate_limit`, which the
+/// device does not have.
+const KNOWN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
+
+/// # Safety
+/// `from` points to attributes.
+unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
+    let mut values = ibv_qp_attr::default();
+    // SAFETY: the caller's promise; the attributes are numbers, which any bytes are.
+    unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut values).cast(), KNOWN) };
+    values
+}
+
+/// # Safety
+/// There is room for attributes at `to`.
+unsafe fn write_attributes(to: *mut ibv_qp_attr, values: &ibv_qp_attr) {
+    // SAFETY: the caller's promise.
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(values).cast::<u8>(), to.cast(), KNOWN) };
+}

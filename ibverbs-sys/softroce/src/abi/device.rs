@@ -10,6 +10,7 @@ use libc::{c_char, c_int};
 use super::guard::{catch, fail};
 use super::real::{Inside, call};
 use crate::config::Config;
+use crate::fault::{Errno, Faults, Verb};
 use crate::nic;
 
 /// Whether an object with this context is ours; a device that is not has the real library's contexts.
@@ -36,6 +37,9 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
         return unsafe { call!(ibv_get_device_list(num_devices)) };
     }
     catch(fail, || {
+        if let Err(Errno(errno)) = Faults::of_process().check(Verb::GetDeviceList) {
+            return fail(errno);
+        }
         let mut count = 0;
         let count_place = &raw mut count;
         // SAFETY: there is room for the count.

@@ -1,3 +1,4 @@
+use std::io::{self, Write};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Weak};
@@ -7,6 +8,7 @@ use libc::c_int;
 
 use super::real::call;
 use super::{device, fail, fork, forward, guard, tables, verb};
+use crate::census::{Counted, Kind};
 use crate::context::Context;
 use crate::fault::{Faults, Listener, Verb};
 use crate::limits;
@@ -18,6 +20,7 @@ struct OpenDevice {
     public: verbs_context,
     context: Arc<Context>,
     nic: Arc<Nic>,
+    _counted: Counted,
 }
 
 /// What hangs on a context of ours.
@@ -61,11 +64,19 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
                 public: tables::context(),
                 context: Context::new()?,
                 nic,
+                _counted: Counted::new(Kind::Context),
             })
         });
         let mut opened = match opened {
             Ok(opened) => Box::new(opened),
-            Err(error) => return fail(error.raw_os_error().unwrap_or(libc::EIO)),
+            Err(error) => {
+                // An errno says too little of a variable that is wrong or a port that is taken.
+                let _ = writeln!(
+                    io::stderr(),
+                    "softroce: the device cannot be opened: {error}"
+                );
+                return fail(errno_of(&error));
+            }
         };
         let listener: Weak<Context> = Arc::downgrade(&opened.context);
         Faults::of_process().subscribe(listener);
@@ -75,7 +86,9 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         context.cmd_fd = -1;
         context.async_fd = descriptor;
         context.num_comp_vectors = limits::COMPLETION_VECTORS.cast_signed();
-        &raw mut (*Box::leak(opened)).public.context
+        let opened = Box::into_raw(opened);
+        // SAFETY: it is there until it is closed.
+        unsafe { &raw mut (*opened).public.context }
     })
 }
 
@@ -87,8 +100,16 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     guard(-1, || {
         // SAFETY: the context is ours and open, so it came out of a box that nobody has taken back.
         let opened = unsafe { Box::from_raw(open_device(context)) };
+        for queue_pair in opened.nic.queue_pairs.all() {
+            // As the kernel does it: no peer reaches the program's memory through what it has forgotten.
+            if queue_pair.abandon(&opened.context) {
+                opened.nic.queue_pairs.remove(queue_pair.number());
+                queue_pair.close();
+                opened.nic.forget(&queue_pair);
+            }
+        }
         if Arc::strong_count(&opened.context) > 1 {
-            // Objects were forgotten, and C's structs of them point here: better the memory is lost than theirs.
+            // C's structs of forgotten objects point here: better this memory is lost than read when it is gone.
             mem::forget(opened);
         }
         0
@@ -100,6 +121,17 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
 pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     // SAFETY: the caller's argument, handed on.
     unsafe { call!(ibv_import_device(cmd_fd)) }
+}
+
+fn errno_of(error: &io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(match error.kind() {
+        io::ErrorKind::AddrInUse => libc::EADDRINUSE,
+        io::ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
+        io::ErrorKind::InvalidInput => libc::EINVAL,
+        io::ErrorKind::NotFound => libc::ENOENT,
+        io::ErrorKind::PermissionDenied => libc::EACCES,
+        _ => libc::EIO,
+    })
 }
 
 impl Listener for Context {

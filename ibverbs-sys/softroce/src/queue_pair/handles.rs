@@ -41,6 +41,14 @@ impl Handles {
         handles.is_empty()
     }
 
+    /// None of an open device any more; whether that had some, and no other device has any.
+    pub(super) fn remove_all(&self, context: &Arc<Context>) -> bool {
+        let mut handles = self.0.lock();
+        let before = handles.len();
+        handles.retain(|handle| !Arc::ptr_eq(&handle.context, context));
+        handles.len() < before && handles.is_empty()
+    }
+
     /// Tells all of them.
     pub(super) fn raise(&self, kind: ibv_event_type) {
         for handle in self.0.lock().iter() {

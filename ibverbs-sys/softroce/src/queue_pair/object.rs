@@ -12,7 +12,7 @@ use super::handles::{Handle, Handles};
 use super::host::{Attached, Notes, Receives, Surroundings};
 use super::modify::{Modification, Present, check, mtu_number, number_of};
 use super::transition::Mask;
-use crate::context::{DomainId, Element, Held, Refusal, Shared, Usage};
+use crate::context::{Context, DomainId, Element, Held, Refusal, Shared, Usage};
 use crate::engine::Alarm;
 use crate::proto::{
     self, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, ReceiveRequest,
@@ -285,6 +285,11 @@ impl QueuePair {
     /// An open device knows it no longer; whether it was the last one that did.
     pub(crate) fn release(&self, element: &Arc<Element>) -> bool {
         self.handles.remove(element)
+    }
+
+    /// An open device is closed that may know it; whether it was the last one that did.
+    pub(crate) fn abandon(&self, context: &Arc<Context>) -> bool {
+        self.handles.remove_all(context)
     }
 
     /// Ends it: forgets its requests, takes back their completions, and gives up all that it uses.

@@ -26,6 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         channel_with_a_queue_is_busy,
         queue_without_a_channel_can_be_armed,
         destroyed_queue_takes_its_events_along,
+        destruction_waits_for_the_acknowledgement,
     ]
 }
 
@@ -253,4 +254,25 @@ fn destroyed_queue_takes_its_events_along(device: &Device) {
     drop(qp);
     cq.destroy().succeeds("ibv_destroy_cq");
     assert!(!channel.has_event(QUIET), "the event is still there");
+}
+
+fn destruction_waits_for_the_acknowledgement(device: &Device) {
+    // The manual of ibv_get_cq_event: ibv_destroy_cq waits for the acknowledgement of all events.
+    let channel = Channel::new(device);
+    let pd = Pd::new(device);
+    let cq = Cq::on_channel(&channel, 4);
+    let qp = Qp::new(&pd, &cq, &Plan::new(ibv_qp_type::IBV_QPT_RC));
+    qp.connect(qp.number());
+    cq.arm(false);
+    qp.post(Request::write(&[], 0, 0));
+    let event = channel.unacknowledged_event() as usize;
+    drop(qp);
+    let acknowledge = std::thread::spawn(move || {
+        std::thread::sleep(QUIET);
+        unsafe { ibv_ack_cq_events(event as *mut ibv_cq, 1) };
+    });
+    let begin = std::time::Instant::now();
+    cq.destroy().succeeds("ibv_destroy_cq");
+    assert!(begin.elapsed() >= QUIET / 2, "it did not wait");
+    acknowledge.join().expect("the thread ends");
 }

@@ -118,7 +118,112 @@ const DEVIATIONS: &[Deviation] = &[
         found: "IBV_WC_WITH_INV is missing",
         cases: &["mw::completion_tells_the_invalidated_key"],
     },
+    Deviation {
+        driver: RXE,
+        clause: "ibv_next_poll(3): each completion is given once, though ENOENT ends the batch",
+        found: "ibv_start_poll is 0, not 2",
+        cases: &["cq_ex::batch_goes_on_to_its_end"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 10.3.1: an unreliable queue pair whose send fails goes to SQE",
+        found: "the queue pair is in ibv_qp_state(6), not in ibv_qp_state(5)",
+        cases: &[
+            "state::unreliable_connection_s_failure_stops_the_send_queue",
+            "state::datagram_s_failure_stops_the_send_queue",
+        ],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 10.3.1: what SQD finds begun is finished, and what it holds begins with RTS",
+        found: "no completion came",
+        cases: &[
+            "state::drained_send_queue_holds_requests",
+            "state::drained_send_queue_finishes_what_it_began",
+        ],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 11.2.5.2: an attribute that is out of range is refused",
+        found: "succeeded; it must fail",
+        cases: &[
+            "state::current_state_that_is_wrong_is_refused",
+            "state::partition_index_beyond_the_table_is_refused",
+            "state::path_mtu_that_does_not_exist_is_refused",
+            "state::retry_counts_beyond_seven_are_refused",
+            "state::timers_beyond_31_are_refused",
+            "state::served_reads_beyond_the_limit_are_refused",
+            "state::access_that_does_not_exist_is_refused",
+        ],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "ibv_modify_qp(3): IBV_DEVICE_AUTO_PATH_MIG says that there are alternate paths",
+        found: "ibv_modify_qp(ALT_PATH) failed: EINVAL",
+        cases: &["state::alternate_path_as_claimed"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "ibv_wr_set_sge_list(3): the elements' lengths add up (here, the first one's does)",
+        found: "is local QP operation error, not success",
+        cases: &["qp_ex::send_of_a_list_arrives"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "ibv_wr_set_inline_data(3): the data are copied, without a flag for it",
+        found: "is local QP operation error, not success",
+        cases: &["qp_ex::inline_data_arrives"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "ibv_wr_set_inline_data(3): the data are copied, without a flag for it",
+        found: "the message is [0, 0, 0, 0, 0, 0]",
+        cases: &["qp_ex::inline_data_of_a_list_arrives"],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 10.5.2: a multicast message also goes to the members on the sender's device",
+        found: "no completion came",
+        cases: &[
+            "multicast::message_reaches_a_member",
+            "multicast::message_reaches_every_member",
+            "multicast::member_that_left_gets_nothing",
+            "multicast::sender_gets_its_own_message_as_a_member",
+            "multicast::joining_twice_is_no_error",
+            "multicast::queue_pair_in_several_groups",
+        ],
+    },
+    Deviation {
+        driver: RXE,
+        clause: "IBTA 11.6.3: errors and the first message at a queue pair raise its events",
+        found: "no event",
+        cases: &[
+            "event::remote_access_raises_an_access_error",
+            "event::invalid_request_raises_a_request_error",
+            "event::message_before_ready_to_send_establishes",
+            "event::destroyed_queue_pair_takes_its_events_along",
+        ],
+    },
 ];
+
+/// Cases that are not run on a driver, because it would take the machine down.
+const FATAL: &[Deviation] = &[Deviation {
+    driver: RXE,
+    clause: "IBTA 10.6.7: to invalidate a window that is invalid is an error of the request",
+    found: "the kernel follows a null pointer (__rxe_put) and stops",
+    cases: &["mw::remote_invalidate_of_an_invalid_window_fails"],
+}];
+
+/// The verdict on a case that this driver must not be asked to run.
+pub(crate) fn fatal(case: &str, driver: &str) -> Option<Verdict> {
+    let known = FATAL
+        .iter()
+        .find(|known| known.driver == driver && known.cases.contains(&case))?;
+    Some(Verdict::Deviation(format!(
+        "{}; here, not run: {}",
+        known.clause, known.found
+    )))
+}
 
 /// The verdict on a case that ended like this on a device of this driver.
 pub(crate) fn judge(case: &str, driver: &str, verdict: Verdict) -> Verdict {

@@ -28,15 +28,20 @@ mod harness;
 
 mod channel;
 mod cq;
+mod cq_ex;
 mod device;
 mod error;
+mod event;
 mod mr;
+mod multicast;
 mod mw;
 mod pd;
 mod port;
 mod qp;
+mod qp_ex;
 mod rc;
 mod srq;
+mod state;
 mod uc;
 mod ud;
 mod xrc;
@@ -50,15 +55,20 @@ fn main() -> ExitCode {
         pd::cases,
         mr::cases,
         cq::cases,
+        cq_ex::cases,
         channel::cases,
         srq::cases,
         qp::cases,
+        state::cases,
+        qp_ex::cases,
         rc::cases,
         uc::cases,
         ud::cases,
         xrc::cases,
+        multicast::cases,
         mw::cases,
         error::cases,
+        event::cases,
     ];
     let cases: Vec<_> = subjects.iter().flat_map(|cases| cases()).collect();
     harness::main(&cases)

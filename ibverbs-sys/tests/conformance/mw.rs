@@ -35,6 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
         window_of_a_bound_region_can_be_freed,
         invalidate_of_an_unknown_key_fails,
         remote_invalidate_of_an_unknown_key_fails,
+        remote_invalidate_of_an_invalid_window_fails,
         send_with_invalidate_arrives,
         key_increments_its_tag,
     ]
@@ -425,6 +426,22 @@ fn remote_invalidate_of_an_unknown_key_fails(device: &Device) {
     let key = ground.mr.rkey() ^ 0x7fff_ff00;
     a.qp.post(Request::send_and_invalidate(&[a.mr.sge(0, 8)], key));
     // IBTA 9.9.3.1, class J: the receive fails, and the queue pair with it.
+    assert!(
+        b.cq.next().status != Status::IBV_WC_SUCCESS,
+        "the receive succeeded"
+    );
+    b.qp.becomes(ibv_qp_state::IBV_QPS_ERR);
+}
+
+fn remote_invalidate_of_an_invalid_window_fails(device: &Device) {
+    let ground = Ground::new(device);
+    let mw = Mw::new(&ground.pair.pd, Type::IBV_MW_TYPE_2);
+    let key = ground.bound(&mw);
+    let (a, b) = (&ground.pair.a, &ground.pair.b);
+    b.qp.post(Request::local_invalidate(key).id(51));
+    b.cq.success(51);
+    b.receive(70, 0, 64);
+    a.qp.post(Request::send_and_invalidate(&[a.mr.sge(0, 8)], key));
     assert!(
         b.cq.next().status != Status::IBV_WC_SUCCESS,
         "the receive succeeded"

@@ -94,6 +94,12 @@ pub(crate) trait Outcome: Sized {
         }
     }
 
+    /// The case fails where the call did not. No manual page says how it fails.
+    #[track_caller]
+    fn refuses(self, verb: &str) {
+        assert!(self.number().is_err(), "{verb} succeeded; it must fail");
+    }
+
     /// The case is ignored where the device says that it does not have the verb.
     #[track_caller]
     fn supported(self, verb: &str) -> Self::Value {

@@ -48,6 +48,14 @@ impl Srq {
         self.0.raw
     }
 
+    /// Its C object is gone already; nobody else may hold it.
+    pub(crate) fn forget(self) {
+        match Rc::try_unwrap(self.0) {
+            Ok(mut handle) => handle.raw = std::ptr::null_mut(),
+            Err(_) => panic!("a shared receive queue was destroyed that is in use"),
+        }
+    }
+
     #[track_caller]
     pub(crate) fn query(&self) -> ibv_srq_attr {
         let mut attr = ibv_srq_attr::default();
@@ -92,6 +100,8 @@ impl Srq {
 
 impl Drop for SrqHandle {
     fn drop(&mut self) {
-        must("ibv_destroy_srq", unsafe { ibv_destroy_srq(self.raw) });
+        if !self.raw.is_null() {
+            must("ibv_destroy_srq", unsafe { ibv_destroy_srq(self.raw) });
+        }
     }
 }

@@ -26,17 +26,19 @@ pub(crate) fn run(cases: &[Case], arguments: &Arguments) -> ExitCode {
     }));
 
     let wanted = arguments.device.as_deref();
-    match panic::catch_unwind(|| Device::open(wanted)) {
-        Ok(device) => answer(&format!("device {} ({})", device.name(), device.driver())),
-        Err(_) => {
-            answer(&format!("none {}", PANIC.take()));
-            return ExitCode::FAILURE;
-        }
-    }
+    let opened = panic::catch_unwind(|| {
+        let device = Device::open(wanted);
+        (device.name().to_owned(), device.driver())
+    });
+    let Ok((name, driver)) = opened else {
+        answer(&format!("none {}", PANIC.take()));
+        return ExitCode::FAILURE;
+    };
+    answer(&format!("device {name} ({driver})"));
     for line in std::io::stdin().lock().lines() {
         let Ok(name) = line else { break };
         let verdict = match cases.iter().find(|case| case.name == name) {
-            Some(case) => judged(case, wanted),
+            Some(case) => judged(case, wanted, &driver),
             None => Verdict::Failed("there is no such case".to_owned()),
         };
         answer(&verdict.to_line());
@@ -51,13 +53,11 @@ fn answer(line: &str) {
 }
 
 /// Runs a case on a context of its own. The context's end belongs to the case.
-fn judged(case: &Case, wanted: Option<&str>) -> Verdict {
-    let mut driver = String::new();
-    let ended = panic::catch_unwind(AssertUnwindSafe(|| {
-        let device = Device::open(wanted);
-        device.driver().clone_into(&mut driver);
-        case.run(&device);
-    }));
+fn judged(case: &Case, wanted: Option<&str>, driver: &str) -> Verdict {
+    if let Some(verdict) = deviations::fatal(&case.name, driver) {
+        return verdict;
+    }
+    let ended = panic::catch_unwind(AssertUnwindSafe(|| case.run(&Device::open(wanted))));
     let verdict = match ended {
         Ok(()) => Verdict::Passed,
         Err(payload) => match payload.downcast::<Ignored>() {
@@ -65,7 +65,7 @@ fn judged(case: &Case, wanted: Option<&str>) -> Verdict {
             Err(_) => Verdict::Failed(PANIC.take()),
         },
     };
-    deviations::judge(&case.name, &driver, verdict)
+    deviations::judge(&case.name, driver, verdict)
 }
 
 fn words(payload: &(dyn Any + Send)) -> &str {

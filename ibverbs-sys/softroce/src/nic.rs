@@ -45,7 +45,7 @@ pub(crate) struct Nic {
     /// Accidents.
     pub(crate) faults: Arc<Faults>,
     timers: Arc<Timers>,
-    deadlines_alarm: Alarm,
+    deadlines_alarm: Arc<Alarm>,
     /// What is still to come of the configuration's schedule, the next at the end.
     schedule: Mutex<Vec<(Time, Scheduled)>>,
     schedule_alarm: Alarm,
@@ -78,12 +78,22 @@ impl Nic {
         if let Some(nic) = &*nic {
             return Ok(Arc::clone(nic));
         }
+        match Self::of_process() {
+            Ok(opened) => Ok(Arc::clone(nic.insert(opened))),
+            Err(error) => {
+                // A verb tells a number only.
+                eprintln!("softroce: the device cannot be opened: {error}");
+                Err(io::Error::from_raw_os_error(errno(&error)))
+            }
+        }
+    }
+
+    fn of_process() -> io::Result<Arc<Self>> {
         let config = Config::of_process()
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.clone()))?;
         let counters = Arc::clone(Counters::of_process());
         let faults = Arc::clone(Faults::of_process());
-        let opened = Self::with(config.clone(), counters, faults)?;
-        Ok(Arc::clone(nic.insert(opened)))
+        Self::with(config.clone(), counters, faults)
     }
 
     /// A NIC of its own.
@@ -102,6 +112,9 @@ impl Nic {
             .map(|&(after, what)| (now + after, what))
             .collect();
         schedule.sort_by_key(|&(time, _)| std::cmp::Reverse(time));
+        let (deadlines, deadlines_alarm) = (Arc::<Deadlines>::default(), Arc::new(Alarm::new()));
+        let (of_deadlines, alarm) = (Arc::clone(&timers), Arc::clone(&deadlines_alarm));
+        deadlines.tell(move |time| of_deadlines.note(DEADLINES, &alarm, time));
         let first_number = RandomState::new().build_hasher().finish() as u32;
         let nic = Arc::new(Self {
             config,
@@ -109,11 +122,11 @@ impl Nic {
             queue_pairs: queue_pair::Directory::new(network.slot(), first_number),
             shared_queues: receive::Directory::default(),
             groups: multicast::Groups::new(),
-            deadlines: Arc::default(),
+            deadlines,
             counters,
             faults,
             timers: Arc::clone(&timers),
-            deadlines_alarm: Alarm::new(),
+            deadlines_alarm,
             schedule: Mutex::new(schedule),
             schedule_alarm: Alarm::new(),
             receiver: Mutex::new(Receiver {
@@ -165,9 +178,7 @@ impl Nic {
     /// Sends what a queue pair has to send, after something was posted to it or changed in it, and
     /// sees to its timers.
     pub(crate) fn transmit(&self, queue_pair: &QueuePair) {
-        let now = self.now();
-        self.transmit_at(queue_pair, now);
-        self.note_deadlines();
+        self.transmit_at(queue_pair, self.now());
     }
 
     /// A queue pair is going away, and its timers with it.
@@ -215,12 +226,9 @@ impl Nic {
         let received = self.network.receive(inbox, |arrival, packet| {
             self.deliver(now, arrival, packet, touched);
         });
-        if !touched.is_empty() {
-            // One answer for all that came together.
-            for queue_pair in touched.drain(..) {
-                self.transmit_at(&queue_pair, now);
-            }
-            self.note_deadlines();
+        // One answer for all that came together.
+        for queue_pair in touched.drain(..) {
+            self.transmit_at(&queue_pair, now);
         }
         Look::Done {
             fetched: received.datagrams,
@@ -273,7 +281,9 @@ impl Nic {
                 DEADLINES => {
                     Timers::called(&self.deadlines_alarm, time);
                     self.deadlines.expire(now);
-                    self.note_deadlines();
+                    if let Some(next) = self.deadlines.next() {
+                        self.timers.note(DEADLINES, &self.deadlines_alarm, next);
+                    }
                 }
                 SCHEDULE => {
                     Timers::called(&self.schedule_alarm, time);
@@ -284,16 +294,9 @@ impl Nic {
                         Timers::called(queue_pair.alarm(), time);
                         queue_pair.handle_timeout(now);
                         self.transmit_at(&queue_pair, now);
-                        self.note_deadlines();
                     }
                 }
             }
-        }
-    }
-
-    fn note_deadlines(&self) {
-        if let Some(next) = self.deadlines.next() {
-            self.timers.note(DEADLINES, &self.deadlines_alarm, next);
         }
     }
 
@@ -327,6 +330,18 @@ pub(crate) fn guid() -> u64 {
     });
     // An EUI-64 that is administered locally.
     0x0200_0000_0000_0000 | u64::from(host & 0x00ff_ffff) << 32 | u64::from(process::id())
+}
+
+/// The number of an error, which may have got words.
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(match error.kind() {
+        io::ErrorKind::AddrInUse => libc::EADDRINUSE,
+        io::ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
+        io::ErrorKind::PermissionDenied => libc::EACCES,
+        io::ErrorKind::InvalidInput => libc::EINVAL,
+        io::ErrorKind::AlreadyExists => libc::EEXIST,
+        _ => libc::EIO,
+    })
 }
 
 fn touch(touched: &mut Vec<Arc<QueuePair>>, queue_pair: Arc<QueuePair>) {

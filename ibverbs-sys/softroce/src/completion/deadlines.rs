@@ -1,5 +1,6 @@
-use std::sync::Weak;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{OnceLock, Weak};
 
 use parking_lot::Mutex;
 
@@ -8,12 +9,15 @@ use crate::proto::Time;
 use super::CompletionQueue;
 
 /// The completion queues whose moderated events are due some time: what the NIC's timer asks.
-#[derive(Debug)]
 pub struct Deadlines {
     /// The earliest, so that nothing is locked while there are none.
     earliest: AtomicU64,
     waiting: Mutex<Vec<(Time, Weak<CompletionQueue>)>>,
+    told: OnceLock<Told>,
 }
+
+/// Who is told of a new deadline.
+type Told = Box<dyn Fn(Time) + Send + Sync>;
 
 const NONE: u64 = u64::MAX;
 
@@ -22,7 +26,16 @@ impl Default for Deadlines {
         Self {
             earliest: AtomicU64::new(NONE),
             waiting: Mutex::default(),
+            told: OnceLock::new(),
         }
+    }
+}
+
+impl fmt::Debug for Deadlines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deadlines")
+            .field("next", &self.next())
+            .finish_non_exhaustive()
     }
 }
 
@@ -31,6 +44,11 @@ impl Deadlines {
     pub fn next(&self) -> Option<Time> {
         let earliest = self.earliest.load(Ordering::Acquire);
         (earliest != NONE).then(|| Time::from_nanos(earliest))
+    }
+
+    /// Sets once who is told when a deadline comes that may be the next. A completion queue is locked then.
+    pub(crate) fn tell(&self, told: impl Fn(Time) + Send + Sync + 'static) {
+        let _ = self.told.set(Box::new(told));
     }
 
     /// Raises the events that are due.
@@ -60,6 +78,10 @@ impl Deadlines {
         let mut waiting = self.waiting.lock();
         waiting.push((time, queue));
         self.publish(&waiting);
+        drop(waiting);
+        if let Some(told) = self.told.get() {
+            told(time);
+        }
     }
 
     fn publish(&self, waiting: &[(Time, Weak<CompletionQueue>)]) {

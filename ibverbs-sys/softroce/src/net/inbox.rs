@@ -138,3 +138,47 @@ fn is_sender(route: &Route, from: SocketAddr) -> bool {
     let carried = address::carried(route.source).map(SocketAddr::V4);
     carried == Some(from) && route.source_port == from.port()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    /// Whether an ICRC that was made with an identification is excused, from a sender.
+    fn excused(from: Ipv4Addr, identification: u16, damage: u8) -> bool {
+        let route = Route {
+            source: from.to_ipv6_mapped(),
+            destination: Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped(),
+            source_port: 0xc000,
+            destination_port: 4791,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        let transport = [7; 40];
+        let Headers::V4 { mut ip, udp } = route.headers(transport.len()) else {
+            panic!("IPv4")
+        };
+        ip[4..6].copy_from_slice(&identification.to_be_bytes());
+        let sent = icrc::ipv4(&ip, &udp, &transport);
+        let mut arrived = transport;
+        arrived[30] ^= damage;
+        let message = Message {
+            bytes: &[],
+            from: SocketAddr::from((from, 0xc000)),
+            traffic_class: 0,
+            hop_limit: 64,
+            truncated: false,
+        };
+        is_excused(&route.headers(40), &message, &arrived, sent)
+    }
+
+    #[test]
+    fn the_identification_of_a_sender_elsewhere_is_not_known() {
+        let elsewhere = Ipv4Addr::new(10, 0, 0, 1);
+        assert!(excused(elsewhere, 0x1234, 0));
+        assert!(!excused(elsewhere, 0x1234, 1));
+        assert!(!excused(Ipv4Addr::new(127, 1, 1, 1), 0x1234, 0));
+    }
+}

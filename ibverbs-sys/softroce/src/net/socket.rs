@@ -142,34 +142,22 @@ impl Socket {
     /// Sends datagrams, not more than [`BATCH`], and never waits; how many of them went. An error is that of
     /// the first one.
     pub(crate) fn send(&self, datagrams: &[Datagram<'_>]) -> io::Result<usize> {
-        match datagrams {
-            [] => Ok(0),
-            [one] => self.send_array(&[*one]),
-            _ => {
-                let count = datagrams.len().min(BATCH);
-                let mut padded = [datagrams[0]; BATCH];
-                padded[..count].copy_from_slice(&datagrams[..count]);
-                self.send_first(&padded, count)
-            }
+        match datagrams.len() {
+            0 => Ok(0),
+            1 => self.send_some::<1>(datagrams),
+            2..=4 => self.send_some::<4>(datagrams),
+            _ => self.send_some::<BATCH>(datagrams),
         }
     }
 
-    fn send_array<const N: usize>(&self, datagrams: &[Datagram<'_>; N]) -> io::Result<usize> {
-        self.send_first(datagrams, N)
-    }
-
-    fn send_first<const N: usize>(
-        &self,
-        datagrams: &[Datagram<'_>; N],
-        count: usize,
-    ) -> io::Result<usize> {
-        let count = count.min(N);
+    /// Sends up to `N` of them.
+    fn send_some<const N: usize>(&self, datagrams: &[Datagram<'_>]) -> io::Result<usize> {
+        let count = datagrams.len().min(N);
         let mut names = [const { Name::NONE }; N];
         let mut vectors = [const { NO_VECTOR }; N];
         let mut controls = [const { [Control::NONE; 2] }; N];
         let mut headers = [const { NO_HEADER }; N];
-        for i in 0..count {
-            let datagram = &datagrams[i];
+        for (i, datagram) in datagrams.iter().take(N).enumerate() {
             let header = &mut headers[i].msg_hdr;
             header.msg_namelen = names[i].set(datagram.to);
             header.msg_name = (&raw mut names[i]).cast();

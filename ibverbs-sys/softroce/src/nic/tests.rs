@@ -9,15 +9,19 @@ use ibverbs_sys::{
     ibv_access_flags, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state,
 };
 
-use super::{Nic, guid};
-use crate::completion::{CompletionQueue, CompletionQueueAttributes};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Nic, errno, guid};
+use crate::completion::{
+    Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Entry, Moderation,
+};
 use crate::config::{Config, Scheduled};
 use crate::context::{Context, Element, ProtectionDomain};
 use crate::fault::{Faults, NetworkFaults};
 use crate::net::address;
 use crate::proto::{
     Completion, CompletionStatus, Counter, GatherList, Path, ReceiveRequest, SendOperation,
-    Service, State,
+    Service, State, Work,
 };
 use crate::queue_pair::{self, Address, Creation, Draft, Handle, Modification, QueuePair};
 
@@ -425,6 +429,56 @@ fn the_schedule_takes_the_link_down_and_up() {
     }
     nic.timers.cancel(super::SCHEDULE, &nic.schedule_alarm);
     assert!(nic.link_is_up());
+}
+
+#[test]
+fn a_moderated_event_comes_in_time_while_nobody_polls() {
+    let nic = open(Config::default());
+    let channel = CompletionChannel::new().unwrap();
+    let attributes = CompletionQueueAttributes {
+        capacity: 8,
+        channel: Some(Arc::clone(&channel)),
+        ignore_overrun: false,
+    };
+    let context = Context::new().unwrap();
+    let queue = CompletionQueue::new(&context, &nic.deadlines, attributes).unwrap();
+    queue.moderate(Moderation {
+        count: 100,
+        period: Duration::from_millis(1),
+    });
+    queue.arm(Arming::Any);
+    let completion = Completion {
+        id: 1,
+        status: CompletionStatus::Success,
+        work: Work::Send,
+        length: 0,
+        immediate: None,
+        invalidated: None,
+        source: 0,
+        route: false,
+        solicited: false,
+    };
+    let entry = Entry {
+        completion,
+        queue_pair: 2,
+        timestamp: nic.now().as_nanos(),
+        partition_index: 0,
+    };
+    queue.push(entry).unwrap();
+    let mut descriptors = [PollFd::new(&channel, PollFlags::IN)];
+    let timeout = Timespec {
+        tv_sec: LOST.as_secs() as _,
+        tv_nsec: 0,
+    };
+    assert_eq!(poll(&mut descriptors, Some(&timeout)), Ok(1));
+}
+
+#[test]
+fn an_error_keeps_its_number() {
+    let inner = std::io::Error::from_raw_os_error(libc::EMFILE);
+    assert_eq!(errno(&inner), libc::EMFILE);
+    let worded = std::io::Error::new(std::io::ErrorKind::AddrInUse, "words");
+    assert_eq!(errno(&worded), libc::EADDRINUSE);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::Arc;
 
 use ibverbs_sys::ibv_event_type;
@@ -24,8 +24,8 @@ pub(super) struct Attached {
     pub(super) receive_queue: Option<Held<CompletionQueue>>,
     pub(super) receives: Receives,
     pub(super) xrc: Option<Held<XrcDomain>>,
-    /// Protection domains of the XRC queues that requests of the peer have named, the last one last.
-    pub(super) named: RefCell<Vec<DomainId>>,
+    /// The protection domain of the XRC queue that the peer named last.
+    pub(super) named: Cell<Option<DomainId>>,
 }
 
 /// Where receive requests come from.
@@ -62,7 +62,7 @@ impl Surroundings<'_> {
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.attached.domain {
             Some(domain) => Some(domain.id()),
-            None => self.attached.named.borrow().last().copied(),
+            None => self.attached.named.get(),
         };
         let domain = domain.ok_or(LocalFault::Protection)?;
         Ok(self.device.memory().view(domain, self.number))
@@ -70,19 +70,31 @@ impl Surroundings<'_> {
 
     /// Does something with the memory that the peer may use.
     ///
-    /// An XRC target has no protection domain: memory is checked against those of the queues that
-    /// the peer's requests name (IBTA annex A14), which it may name at any time.
+    /// An XRC target has no protection domain: memory is that of its domain's queues (IBTA annex A14). Which of
+    /// them a request names is no protection, since the peer may name any; so all count, the last one named first.
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
     ) -> Result<T, RemoteFault> {
+        let mut within = |domain: DomainId| access(&self.device.memory().view(domain, self.number));
         if let Some(domain) = &self.attached.domain {
-            return access(&self.device.memory().view(domain.id(), self.number));
+            return within(domain.id());
         }
-        let mut result = Err(RemoteFault::Access);
-        for domain in self.attached.named.borrow().iter().rev() {
-            result = access(&self.device.memory().view(*domain, self.number));
-            if result.is_ok() {
+        let named = self.attached.named.get();
+        let mut result = named.map_or(Err(RemoteFault::Access), &mut within);
+        if !matches!(result, Err(RemoteFault::Access)) {
+            return result;
+        }
+        let Some(xrc) = &self.attached.xrc else {
+            return result;
+        };
+        let queues = self.device.shared_queues().of_xrc_domain(xrc.id());
+        let mut others: Vec<_> = queues.iter().map(|queue| queue.domain()).collect();
+        others.sort_unstable_by_key(|domain| domain.number());
+        others.dedup();
+        for domain in others.into_iter().filter(|other| Some(*other) != named) {
+            result = within(domain);
+            if !matches!(result, Err(RemoteFault::Access)) {
                 break;
             }
         }
@@ -186,11 +198,7 @@ impl Host for Surroundings<'_> {
         let Some(queue) = self.xrc_queue(number) else {
             return false;
         };
-        let mut named = self.attached.named.borrow_mut();
-        if named.last() != Some(&queue.domain()) {
-            named.retain(|domain| *domain != queue.domain());
-            named.push(queue.domain());
-        }
+        self.attached.named.set(Some(queue.domain()));
         true
     }
 

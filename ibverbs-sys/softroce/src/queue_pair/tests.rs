@@ -662,7 +662,6 @@ fn xrc_targets_take_from_the_queues_of_their_domain() {
     bring(&initiator, 8, State::ReadyToSend);
     bring(&target, 7, State::ReadyToReceive);
     assert_eq!(target.xrc_domain(), Some(bench.xrc.id()));
-    post(&initiator, 2).unwrap();
     let remote = Remote {
         address: 16,
         key: bench.key,
@@ -671,11 +670,13 @@ fn xrc_targets_take_from_the_queues_of_their_domain() {
         remote,
         immediate: None,
     };
-    let write = request(&initiator, 3, write);
+    // Memory is that of the domain's queues, whether or not one was named before.
+    let write = request(&initiator, 2, write);
     initiator.sender().post(write).unwrap();
+    post(&initiator, 3).unwrap();
     bench.run(&mut Wire::default(), &[&initiator, &target]);
     assert_eq!(bench.received(), [(1, OK, Work::Receive)]);
-    assert_eq!(bench.sent(), [(2, OK, Work::Send), (3, OK, Work::Write)]);
+    assert_eq!(bench.sent(), [(2, OK, Work::Write), (3, OK, Work::Send)]);
     let none = target.receiver().post(room(&bench, 1));
     assert_eq!(none, Err(PostError::NoQueue));
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::context::Refusal;
+use crate::context::{DomainId, Refusal};
 use crate::limits;
 
 use super::SharedReceiveQueue;
@@ -47,6 +47,19 @@ impl Directory {
     /// The queue with this number.
     pub fn find(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         self.queues.read().queues.get(&number).cloned()
+    }
+
+    /// The queues of an XRC domain, in no order.
+    pub fn of_xrc_domain(&self, domain: DomainId) -> Vec<Arc<SharedReceiveQueue>> {
+        let numbered = self.queues.read();
+        let of_domain =
+            |queue: &&Arc<SharedReceiveQueue>| queue.xrc().is_some_and(|xrc| xrc.domain == domain);
+        numbered
+            .queues
+            .values()
+            .filter(of_domain)
+            .cloned()
+            .collect()
     }
 
     /// Takes a queue off the list.

@@ -10,7 +10,8 @@ use xshell::Shell;
 
 use crate::cargo::{self, Kind};
 use crate::rxe::{self, Requirements};
-use crate::{packages, project};
+use crate::test::Target;
+use crate::{environment, packages, project, softroce};
 
 /// The package of the benchmarks, and its executable.
 const PACKAGE: &str = "rdma-bench";
@@ -21,8 +22,8 @@ const TARGET: &str = "verbs";
 pub(crate) struct Choice {
     /// Few sizes and short runs.
     pub(crate) quick: bool,
-    /// An RDMA device of this machine to measure, instead of Soft-RoCE.
-    pub(crate) device: Option<String>,
+    /// What to measure.
+    pub(crate) device: Target,
     /// How long all of them may run; no limit when `None`.
     pub(crate) limit: Option<Duration>,
     /// Further arguments of the benchmark program.
@@ -34,7 +35,14 @@ pub(crate) struct Choice {
 pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
     packages::install(shell, packages::PERFTEST)?;
-    let built = cargo::build(&["bench", "--package", PACKAGE, "--no-run"])?;
+    let mut build = vec!["bench", "--package", PACKAGE, "--no-run"];
+    let mut environment = Vec::new();
+    if choice.device == Target::Softroce {
+        // All programs measure the same library, preloaded.
+        build.push("--no-default-features");
+        environment = softroce::environment(shell)?;
+    }
+    let built = cargo::build(&build)?;
     let benchmark = built
         .iter()
         .find(|executable| executable.kind == Kind::Benchmark && executable.target == TARGET)
@@ -49,16 +57,20 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
     }
     command.extend(["--json".into(), results.clone().into()]);
     command.extend(choice.arguments);
+    environment.extend(cargo::environment_of(benchmark, &built));
+    let device = choice.device.requirements();
     let requirements = Requirements {
-        device: choice.device,
         limit: choice.limit,
         shares: vec![results.clone()],
         directory: Some(benchmark.package.clone()),
-        environment: cargo::environment_of(benchmark, &built),
-        ..Requirements::default()
+        environment,
+        ..device.clone().unwrap_or_default()
     };
     let begin = SystemTime::now();
-    let status = rxe::run(shell, &requirements, command)?;
+    let status = match device {
+        Some(_) => rxe::run(shell, &requirements, command)?,
+        None => rxe::run_here(environment::SOFTROCE, &requirements, &command)?,
+    };
     if status == 0 {
         ensure!(
             has_written_since(&results, begin)?,

@@ -1,11 +1,11 @@
 //! Building with cargo, and what came out of it.
 
+use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::{env, str};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
 use crate::{environment, project};
@@ -66,6 +66,11 @@ pub(crate) fn build_with(
     arguments: &[&str],
     environment: &[(&str, &str)],
 ) -> anyhow::Result<Vec<Executable>> {
+    executables(&build_messages(arguments, environment)?)
+}
+
+/// Builds, and returns what cargo tells about it, a line of JSON for each thing.
+fn build_messages(arguments: &[&str], environment: &[(&str, &str)]) -> anyhow::Result<String> {
     let arguments = [arguments, &["--message-format=json-render-diagnostics"]].concat();
     let output = cargo(&arguments)
         .envs(environment.iter().copied())
@@ -74,16 +79,44 @@ pub(crate) fn build_with(
         .output()
         .context("starting cargo")?;
     ensure!(output.status.success(), "the build failed");
-    executables(str::from_utf8(&output.stdout)?)
+    String::from_utf8(output.stdout).context("the messages of cargo")
+}
+
+/// Builds, and returns the shared library that came of the package `package`.
+pub(crate) fn build_shared_library(arguments: &[&str], package: &str) -> anyhow::Result<PathBuf> {
+    let messages = build_messages(arguments, &[])?;
+    shared_library(&messages, package)
+}
+
+fn shared_library(messages: &str, package: &str) -> anyhow::Result<PathBuf> {
+    let file = format!("lib{package}.so");
+    for message in artifacts(messages) {
+        let message = message?;
+        let names = message["filenames"].as_array().into_iter().flatten();
+        let mut paths = names.filter_map(Value::as_str).map(Path::new);
+        if let Some(path) = paths.find(|path| path.file_name().is_some_and(|name| *name == *file)) {
+            return Ok(path.to_owned());
+        }
+    }
+    bail!("the build gave no {file}")
+}
+
+/// The messages of `messages` that tell of something built.
+fn artifacts(messages: &str) -> impl Iterator<Item = anyhow::Result<Value>> {
+    let lines = messages.lines().filter(|line| line.starts_with('{'));
+    lines
+        .map(|line| serde_json::from_str::<Value>(line).context("a message of cargo"))
+        .filter(|message| {
+            message
+                .as_ref()
+                .map_or(true, |message| message["reason"] == "compiler-artifact")
+        })
 }
 
 fn executables(messages: &str) -> anyhow::Result<Vec<Executable>> {
     let mut found = Vec::new();
-    for line in messages.lines().filter(|line| line.starts_with('{')) {
-        let message: Value = serde_json::from_str(line).context("a message of cargo")?;
-        if message["reason"] != "compiler-artifact" {
-            continue;
-        }
+    for message in artifacts(messages) {
+        let message = message?;
         let Some(path) = message["executable"].as_str() else {
             continue;
         };
@@ -180,6 +213,16 @@ mod tests {
                 ("tool", Kind::Program),
             ]
         );
+    }
+
+    #[test]
+    fn a_shared_library_is_found_by_its_package() {
+        let message = r#"{"reason":"compiler-artifact","filenames":["/w/target/release/libsoftroce.rlib","/w/target/release/libsoftroce.so"]}"#;
+        assert_eq!(
+            shared_library(message, "softroce").unwrap(),
+            Path::new("/w/target/release/libsoftroce.so")
+        );
+        assert!(shared_library(message, "other").is_err());
     }
 
     #[test]

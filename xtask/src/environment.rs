@@ -18,6 +18,9 @@ const CARGOS_PREFIXES: &[&str] = &[
 /// The name of the device that tests and tools use unless told otherwise.
 pub(crate) const DEVICE: &str = "RDMA_DEVICE";
 
+/// The name of the user-space device.
+pub(crate) const SOFTROCE: &str = "softroce0";
+
 /// The caller's environment.
 pub(crate) fn inherited() -> Vec<(OsString, OsString)> {
     env::vars_os()

@@ -43,9 +43,15 @@ xflags::xflags! {
                 /// The command and its arguments, after `--`.
                 repeated command: OsString
             }
+            /// Run COMMAND here with the user-space device softroce preloaded: any program that
+            /// uses libibverbs sees `softroce0`. Needs no privileges and no kernel support.
+            cmd softroce {
+                /// The command and its arguments, after `--`.
+                repeated command: OsString
+            }
         }
-        /// Run every test of the workspace. Those that need a device run on Soft-RoCE, here if
-        /// there is a device, else in the guest.
+        /// Run every test of the workspace. Those that need a device run on softroce, and then on
+        /// the kernel's Soft-RoCE: here if there is a device, else in the guest.
         cmd test {
             /// Only tests that need no device.
             optional --host-only
@@ -53,14 +59,15 @@ xflags::xflags! {
             optional --device-only
             /// Only tests with this in their names.
             optional --filter name: String
-            /// Test on this RDMA device of this machine instead of Soft-RoCE.
+            /// Test on this device alone: `softroce`, `rxe`, or the name of one of this machine's.
             optional --device name: String
         }
-        /// Run the benchmarks, on Soft-RoCE unless told otherwise. Results go to target/rdma-bench.
+        /// Run the benchmarks, on this machine's RDMA device, or else on softroce. Results go to
+        /// target/rdma-bench.
         cmd bench {
             /// Few sizes and short runs.
             optional --quick
-            /// Measure this RDMA device of this machine instead of Soft-RoCE.
+            /// Measure this device: `softroce`, `rxe`, or the name of one of this machine's.
             optional --device name: String
             /// End the benchmarks after this time; 0 is no limit [7200, with --quick 1800].
             optional --timeout seconds: u64

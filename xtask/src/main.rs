@@ -15,6 +15,7 @@ mod packages;
 mod project;
 mod rxe;
 mod soft_roce;
+mod softroce;
 mod test;
 
 use std::process::ExitCode;
@@ -25,7 +26,8 @@ use xshell::Shell;
 use crate::flags::{Bench, Fuzz, OnCmd, Rxe, SoftroceSetup, Test, Xtask, XtaskCmd};
 use crate::guest::job::Links;
 use crate::rxe::Requirements;
-use crate::soft_roce::{Wish, device};
+use crate::soft_roce::Wish;
+use crate::test::Target;
 
 fn main() -> ExitCode {
     match Xtask::from_env_or_exit().run() {
@@ -47,6 +49,7 @@ impl Xtask {
             }
             XtaskCmd::On(on) => match on.subcommand {
                 OnCmd::Rxe(flags) => rxe::run(&shell, &flags.requirements(), flags.command),
+                OnCmd::Softroce(flags) => softroce::run(&shell, &flags.command),
             },
             XtaskCmd::Test(flags) => test::run(&shell, &flags.selection()),
             XtaskCmd::Bench(flags) => bench::run(&shell, flags.choice()),
@@ -86,7 +89,7 @@ impl Test {
             host: !self.device_only,
             device: !self.host_only,
             filter: self.filter,
-            on: self.device.or_else(device::wished),
+            devices: Target::chosen(self.device),
         }
     }
 }
@@ -95,7 +98,7 @@ impl Bench {
     fn choice(self) -> bench::Choice {
         bench::Choice {
             quick: self.quick,
-            device: self.device.or_else(device::wished),
+            device: Target::measured(self.device),
             limit: limit_of(self.timeout.unwrap_or(if self.quick { 1800 } else { 7200 })),
             arguments: self.arguments,
         }

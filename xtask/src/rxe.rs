@@ -98,7 +98,12 @@ fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     Ok(device::list().into_iter().next().map(|device| device.name))
 }
 
-fn run_here(device: &str, requirements: &Requirements, command: &[OsString]) -> anyhow::Result<u8> {
+/// Runs `command` on this machine, with `device` as the one to use.
+pub(crate) fn run_here(
+    device: &str,
+    requirements: &Requirements,
+    command: &[OsString],
+) -> anyhow::Result<u8> {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     eprintln!("$ {}={device} {}", environment::DEVICE, words.join(" "));
     let mut child = Command::new(&command[0]);

@@ -31,11 +31,11 @@ pub(crate) fn port_is_active(name: &str) -> bool {
     state.is_ok_and(|state| state.trim().ends_with("ACTIVE"))
 }
 
-/// The RDMA device of this machine that the caller's environment names.
-pub(crate) fn wished() -> Option<String> {
-    std::env::var(crate::environment::DEVICE)
-        .ok()
-        .filter(|name| exists(name))
+/// The first RDMA device of this machine by name, of whatever kind.
+pub(crate) fn first() -> Option<String> {
+    let entries = fs::read_dir(DEVICES).ok()?;
+    let names = entries.flatten().map(|entry| entry.file_name());
+    names.filter_map(|name| name.into_string().ok()).min()
 }
 
 fn list_in(devices: &Path) -> Vec<Device> {

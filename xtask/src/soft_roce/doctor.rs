@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::OpenOptions;
+use std::net::UdpSocket;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
@@ -54,8 +55,8 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Prints the report; returns the exit status, which says whether a device can be used, on this
-/// machine or in the guest.
+/// Prints the report; returns the exit status, which says whether a device can be used: in user
+/// space, of this machine's kernel, or in the guest.
 pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
     let devices = device::list();
     let here = [
@@ -68,26 +69,42 @@ pub(crate) fn check(shell: &Shell) -> anyhow::Result<u8> {
     let usable_here = here[1..].iter().all(Finding::is_ok);
     let usable_in_guest = guest.iter().all(Finding::is_ok);
 
-    for finding in here
-        .iter()
-        .chain([&memlock(), &headers(shell)])
+    let headers = headers(shell);
+    let softroce = softroce();
+    let in_user_space = headers.is_ok() && softroce.is_ok();
+    for finding in [&headers, &softroce]
+        .into_iter()
+        .chain(&here)
+        .chain([&memlock()])
         .chain(&guest)
     {
         println!("{finding}");
     }
-    let (verdict, status) = match (usable_here, usable_in_guest) {
-        (true, _) => ("a Soft-RoCE device can be used on this machine", 0),
+    if in_user_space {
+        println!("softroce, in user space, can be used on this machine: cargo xtask on softroce");
+    }
+    let (verdict, of_kernel) = match (usable_here, usable_in_guest) {
+        (true, _) => ("the kernel's Soft-RoCE can be used on this machine", true),
         (false, true) => (
-            "a Soft-RoCE device can be used in the guest: cargo xtask on rxe",
-            0,
+            "the kernel's Soft-RoCE can be used in the guest: cargo xtask on rxe",
+            true,
         ),
         (false, false) => (
-            "no Soft-RoCE device can be used: run `cargo xtask softroce-setup`",
-            1,
+            "the kernel's Soft-RoCE cannot be used: run `cargo xtask softroce-setup`",
+            false,
         ),
     };
     println!("{verdict}");
-    Ok(status)
+    Ok(u8::from(!in_user_space && !of_kernel))
+}
+
+/// What softroce takes besides the headers: an address of its own on the loopback network.
+fn softroce() -> Finding {
+    let state = match UdpSocket::bind(("127.0.0.1", 0)) {
+        Ok(_) => Ok("UDP on the loopback network".to_owned()),
+        Err(error) => Err(format!("UDP on the loopback network: {error}")),
+    };
+    Finding::new("softroce", state, "sudo ip link set lo up")
 }
 
 fn module(shell: &Shell) -> Finding {

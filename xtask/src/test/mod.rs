@@ -1,12 +1,14 @@
 //! `cargo xtask test`: every test of the workspace.
 //!
-//! Unit tests and documentation tests need no device and run here. Integration tests run where a
-//! device is: here if there is one, else all of them in one boot of the guest.
+//! Unit tests and documentation tests run here; where they need a device, it is softroce.
+//! Integration tests run on softroce, and then where the kernel's Soft-RoCE is: here if there is
+//! a device, else all of them in one boot of the guest.
 
 mod libtest;
 mod plan;
 mod program;
 mod report;
+mod target;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -17,6 +19,7 @@ use xshell::Shell;
 
 use self::program::{Outcome, Program};
 use self::report::Report;
+pub(crate) use self::target::Target;
 use crate::cargo::{self, Executable, Kind};
 use crate::rxe::{self, Requirements};
 use crate::{packages, project};
@@ -37,8 +40,8 @@ pub(crate) struct Selection {
     pub(crate) device: bool,
     /// Only tests with this in their names.
     pub(crate) filter: Option<String>,
-    /// An RDMA device of this machine to test on, instead of Soft-RoCE.
-    pub(crate) on: Option<String>,
+    /// The devices to test on.
+    pub(crate) devices: Vec<Target>,
 }
 
 /// Runs the selected tests, reports, and returns the exit status.
@@ -55,13 +58,15 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
         report.host.push(announced(&documentation(selection)));
     }
     if selection.device {
-        let programs = programs(&built, Kind::IntegrationTest, selection);
-        report.device = Some(on_device(
-            shell,
-            &programs,
-            selection,
-            &mut report.problems,
-        )?);
+        for target in &selection.devices {
+            let mut programs = programs(&built, Kind::IntegrationTest, selection);
+            programs.retain(|program| {
+                let (package, test) = program.package_and_test();
+                target.has_test(package, test)
+            });
+            let outcomes = on_device(shell, target, programs, &mut report.problems)?;
+            report.devices.push((target.to_string(), outcomes));
+        }
     }
 
     let ran = |outcomes: &[Outcome]| {
@@ -70,17 +75,16 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
             .any(|o| o.counts.passed + o.counts.failed > 0)
     };
     if selection.filter.is_some() {
-        if !ran(&report.host) && !report.device.as_deref().is_some_and(ran) {
-            report
-                .problems
-                .push("no test has a name like that".to_owned());
+        if !ran(&report.host) && !report.devices.iter().any(|(_, outcomes)| ran(outcomes)) {
+            let problem = "no test has a name like that";
+            report.problems.push(problem.to_owned());
         }
-    } else if report
-        .device
-        .as_deref()
-        .is_some_and(|outcomes| !ran(outcomes))
-    {
-        report.problems.push("no device test ran".to_owned());
+    } else {
+        let without = report.devices.iter().filter(|(_, outcomes)| !ran(outcomes));
+        let problems: Vec<_> = without
+            .map(|(device, _)| format!("no test ran on {device}"))
+            .collect();
+        report.problems.extend(problems);
     }
     println!("\n{report}");
     Ok(u8::from(report.total().failed > 0))
@@ -145,23 +149,28 @@ fn documentation(selection: &Selection) -> Program {
 /// Runs `programs` where the device is.
 fn on_device(
     shell: &Shell,
-    programs: &[Program],
-    selection: &Selection,
+    target: &Target,
+    mut programs: Vec<Program>,
     problems: &mut Vec<String>,
 ) -> anyhow::Result<Vec<Outcome>> {
+    for program in &mut programs {
+        program.environment.extend(target.environment());
+    }
     if programs.is_empty() {
         return Ok(Vec::new());
     }
+    let Some(requirements) = target.requirements() else {
+        return Ok(programs.iter().map(announced).collect());
+    };
     let exchange = project::target().join(format!("xtask-test-{}", std::process::id()));
     fs::create_dir_all(&exchange)?;
     let (list, outcomes) = (exchange.join("plan.json"), exchange.join("outcomes.jsonl"));
-    plan::write(&list, programs)?;
+    plan::write(&list, &programs)?;
     plan::clear(&outcomes)?;
     let requirements = Requirements {
-        device: selection.on.clone(),
         limit: Some(DEVICE_LIMIT),
         shares: vec![exchange.clone()],
-        ..Requirements::default()
+        ..requirements
     };
     let this = std::env::current_exe()?;
     let command = [
@@ -172,10 +181,10 @@ fn on_device(
     ];
     match rxe::run(shell, &requirements, command.to_vec()) {
         Ok(0) => {}
-        Ok(status) => problems.push(format!("the device tests ended with status {status}")),
-        Err(error) => problems.push(format!("the device tests did not end: {error:#}")),
+        Ok(status) => problems.push(format!("the tests on {target} ended with status {status}")),
+        Err(error) => problems.push(format!("the tests on {target} did not end: {error:#}")),
     }
-    let outcomes = plan::outcomes(&outcomes, programs);
+    let outcomes = plan::outcomes(&outcomes, &programs);
     fs::remove_dir_all(exchange)?;
     outcomes
 }

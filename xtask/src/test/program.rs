@@ -62,6 +62,11 @@ impl Outcome {
 }
 
 impl Program {
+    /// The two words of its name.
+    pub(crate) fn package_and_test(&self) -> (&str, &str) {
+        self.name.split_once(' ').unwrap_or((&self.name, ""))
+    }
+
     /// Runs the program, with its standard output passed on to `out`.
     pub(crate) fn run(&self, out: impl Write + Send + 'static) -> Outcome {
         let begin = Instant::now();

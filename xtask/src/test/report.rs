@@ -10,8 +10,8 @@ use super::program::Outcome;
 pub(crate) struct Report {
     /// Of the tests that need no device.
     pub(crate) host: Vec<Outcome>,
-    /// Of the tests that do; `None` when they were not asked for.
-    pub(crate) device: Option<Vec<Outcome>>,
+    /// Of the tests that do, by the device that they ran on.
+    pub(crate) devices: Vec<(String, Vec<Outcome>)>,
     /// What else makes the run a failure.
     pub(crate) problems: Vec<String>,
 }
@@ -23,25 +23,31 @@ impl Report {
             failed: self.problems.len() as u64,
             ..Counts::default()
         };
-        for outcome in self.host.iter().chain(self.device.iter().flatten()) {
+        for outcome in self.outcomes() {
             total += outcome.counts;
         }
         total
+    }
+
+    fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        let on_devices = self.devices.iter().flat_map(|(_, outcomes)| outcomes);
+        self.host.iter().chain(on_devices)
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.host.iter().chain(self.device.iter().flatten());
-        let width = all
+        let width = self
+            .outcomes()
             .map(|outcome| outcome.name.len())
             .max()
             .unwrap_or_default()
             .max(12);
         writeln!(f, "{:width$}  passed  failed  ignored  seconds", "")?;
-        let parts = [("host", Some(&self.host)), ("device", self.device.as_ref())];
+        let host = [("host", &self.host)].into_iter();
+        let devices = self.devices.iter();
+        let parts = host.chain(devices.map(|(device, outcomes)| (device.as_str(), outcomes)));
         for (part, outcomes) in parts {
-            let Some(outcomes) = outcomes else { continue };
             writeln!(f, "{part}")?;
             for Outcome {
                 name,
@@ -98,12 +104,18 @@ mod tests {
         };
         let report = Report {
             host: vec![outcome(3, 0)],
-            device: Some(vec![outcome(4, 2), Outcome::failed("async", "died", 0.0)]),
+            devices: vec![
+                ("softroce".into(), vec![outcome(4, 0)]),
+                (
+                    "rxe".into(),
+                    vec![outcome(4, 2), Outcome::failed("async", "died", 0.0)],
+                ),
+            ],
             problems: Vec::new(),
         };
         let text = report.to_string();
         let lines: Vec<_> = text.lines().rev().take(2).collect();
-        assert_eq!(lines, ["7 passed, 1 failed", "2 ignored"]);
+        assert_eq!(lines, ["11 passed, 1 failed", "2 ignored"]);
         assert!(text.contains("died"));
     }
 

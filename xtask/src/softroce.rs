@@ -1,0 +1,58 @@
+//! Running a command on the user-space device.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::ensure;
+use xshell::Shell;
+
+use crate::{cargo, environment, packages};
+
+/// The variable that makes the dynamic linker load a library before all others.
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Builds the library that C programs preload, and returns it.
+pub(crate) fn library(shell: &Shell) -> anyhow::Result<PathBuf> {
+    packages::install(shell, packages::BUILD)?;
+    cargo::build_shared_library(&["build", "--release", "-p", "softroce"], "softroce")
+}
+
+/// Becomes `command`, with the device preloaded. Returns only where the command cannot be started:
+/// its exit status is then a shell's.
+pub(crate) fn run(shell: &Shell, command: &[OsString]) -> anyhow::Result<u8> {
+    ensure!(!command.is_empty(), "no command: put it behind `--`");
+    let library = library(shell)?;
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    eprintln!("$ {PRELOAD}={} {}", library.display(), words.join(" "));
+    let error = Command::new(&command[0])
+        .args(&command[1..])
+        .env_clear()
+        .envs(environment::with_device(environment::SOFTROCE))
+        .env(PRELOAD, preloaded(library)?)
+        .exec();
+    eprintln!("{}: {error}", words[0]);
+    Ok(if error.kind() == ErrorKind::NotFound {
+        127
+    } else {
+        126
+    })
+}
+
+/// The variables with which a program sees the device. Builds the library.
+pub(crate) fn environment(shell: &Shell) -> anyhow::Result<Vec<(OsString, OsString)>> {
+    Ok(vec![
+        (environment::DEVICE.into(), environment::SOFTROCE.into()),
+        (PRELOAD.into(), preloaded(library(shell)?)?),
+    ])
+}
+
+/// `library`, and behind it what the caller has preloaded.
+fn preloaded(library: PathBuf) -> anyhow::Result<OsString> {
+    let others = env::var_os(PRELOAD).unwrap_or_default();
+    let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());
+    Ok(env::join_paths([library].into_iter().chain(others))?)
+}

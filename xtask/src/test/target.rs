@@ -1,0 +1,132 @@
+//! The devices that tests and benchmarks run on.
+
+use std::ffi::OsString;
+use std::fmt;
+
+use crate::environment;
+use crate::rxe::Requirements;
+use crate::soft_roce::device;
+
+/// A device that tests and benchmarks run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The user-space device, in the tests' own processes.
+    Softroce,
+    /// The kernel's Soft-RoCE, here or in the guest.
+    Rxe,
+    /// Softroce and the kernel's Soft-RoCE on one wire, in the guest.
+    Wire,
+    /// A device of this machine.
+    Named(String),
+}
+
+/// The package of softroce.
+const SOFTROCE: &str = "ibverbs-sys/softroce";
+
+/// The test of softroce for which there must be a kernel with Soft-RoCE too.
+const INTEROP: &str = "interop";
+
+impl Target {
+    /// Those to test: the one that is wished for, on the command line or by `RDMA_DEVICE`; else
+    /// softroce and the kernel's Soft-RoCE.
+    pub(crate) fn chosen(wish: Option<String>) -> Vec<Self> {
+        match wish.or_else(by_environment) {
+            Some(name) => vec![Self::named(name)],
+            None => vec![Self::Softroce, Self::Rxe, Self::Wire],
+        }
+    }
+
+    /// The one to measure: what is wished for; else the first of this machine, or softroce.
+    pub(crate) fn measured(wish: Option<String>) -> Self {
+        match wish.or_else(by_environment).or_else(device::first) {
+            Some(name) => Self::named(name),
+            None => Self::Softroce,
+        }
+    }
+
+    fn named(name: String) -> Self {
+        match name.as_str() {
+            "rxe" => Self::Rxe,
+            name if name.starts_with("softroce") => Self::Softroce,
+            _ => Self::Named(name),
+        }
+    }
+
+    /// Whether the program `test` of `package` is for this device. Those of softroce itself are for
+    /// no other.
+    pub(crate) fn has_test(&self, package: &str, test: &str) -> bool {
+        let interop = package == SOFTROCE && test == INTEROP;
+        match self {
+            Self::Softroce => !interop,
+            Self::Rxe | Self::Named(_) => package != SOFTROCE,
+            Self::Wire => interop,
+        }
+    }
+
+    /// Where its tests run, if not here.
+    pub(crate) fn requirements(&self) -> Option<Requirements> {
+        let usual = Requirements::default();
+        match self {
+            Self::Softroce => None,
+            Self::Rxe => Some(usual),
+            Self::Wire => Some(Requirements {
+                guest: true,
+                modules: vec!["veth".into(), "sch_netem".into()],
+                ..usual
+            }),
+            Self::Named(name) => Some(Requirements {
+                device: Some(name.clone()),
+                ..usual
+            }),
+        }
+    }
+
+    /// What tests are told.
+    pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
+        match self {
+            Self::Softroce => vec![(environment::DEVICE.into(), environment::SOFTROCE.into())],
+            Self::Wire => vec![("INTEROP".into(), "required".into())],
+            Self::Rxe | Self::Named(_) => Vec::new(),
+        }
+    }
+}
+
+fn by_environment() -> Option<String> {
+    let wish = std::env::var(environment::DEVICE).ok();
+    wish.filter(|name| name.starts_with("softroce") || device::exists(name))
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Softroce => f.write_str("softroce"),
+            Self::Rxe => f.write_str("rxe"),
+            Self::Wire => f.write_str("softroce and rxe"),
+            Self::Named(name) => f.write_str(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{INTEROP, SOFTROCE, Target};
+
+    #[test]
+    fn a_wish_names_one_device() {
+        let chosen = |name: &str| Target::chosen(Some(name.to_owned()));
+        assert_eq!(chosen("softroce"), [Target::Softroce]);
+        assert_eq!(chosen("softroce0"), [Target::Softroce]);
+        assert_eq!(chosen("rxe"), [Target::Rxe]);
+        assert_eq!(chosen("mlx5_0"), [Target::Named("mlx5_0".into())]);
+    }
+
+    #[test]
+    fn softroces_own_tests_run_on_nothing_else() {
+        assert!(Target::Softroce.has_test(SOFTROCE, "simulation"));
+        assert!(!Target::Rxe.has_test(SOFTROCE, "simulation"));
+        assert!(Target::Rxe.has_test("rdma-core", "messages"));
+        assert!(!Target::Softroce.has_test(SOFTROCE, INTEROP));
+        assert!(Target::Wire.has_test(SOFTROCE, INTEROP));
+        assert!(!Target::Wire.has_test("rdma-core", "messages"));
+    }
+}

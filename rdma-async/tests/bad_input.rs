@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::talk::{say, talks};
-use common::{check, join, listen, run};
+use common::{builder, check, join, listen, run};
 use rdma_async::{Error, RdmaBuilder, RdmaListener};
 use rdma_core::{Endpoint, Error as VerbsError};
 use tokio::io::AsyncWriteExt;
@@ -16,7 +16,6 @@ use tokio::net::{TcpListener, TcpStream};
 #[test]
 fn wrong_settings_are_named() {
     run(async {
-        let builder = RdmaBuilder::default;
         let outcome = builder().device("no_such_device").bind("127.0.0.1:0").await;
         let Err(Error::Verbs(VerbsError::UnknownDevice { name, available })) = outcome else {
             panic!("{outcome:?}");
@@ -52,9 +51,9 @@ fn an_address_that_is_none_or_taken_is_an_error() {
     run(async {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = taken.local_addr().unwrap();
-        let outcome = RdmaBuilder::default().bind(address).await;
+        let outcome = builder().bind(address).await;
         assert!(matches!(outcome, Err(Error::Tcp { .. })), "{outcome:?}");
-        let outcome = RdmaBuilder::default().connect("no address").await;
+        let outcome = builder().connect("no address").await;
         assert!(matches!(outcome, Err(Error::Tcp { .. })), "{outcome:?}");
     });
 }
@@ -65,7 +64,7 @@ fn nobody_listens() {
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = free.local_addr().unwrap();
         drop(free);
-        let outcome = RdmaBuilder::default().connect(address).await;
+        let outcome = builder().connect(address).await;
         let Err(error @ Error::Tcp { .. }) = outcome else {
             panic!("{outcome:?}");
         };
@@ -78,7 +77,7 @@ fn who_accepts_and_says_nothing_is_given_up() {
     run(async {
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let limit = Duration::from_millis(300);
-        let builder = RdmaBuilder::default().connect_timeout(limit);
+        let builder = builder().connect_timeout(limit);
         let outcome = builder.connect(silent.local_addr().unwrap()).await;
         let expected = matches!(outcome, Err(Error::Timeout { limit: over, .. }) if over == limit);
         assert!(expected, "{outcome:?}");
@@ -125,7 +124,7 @@ fn a_client_refuses_wrong_servers() {
                 let (mut stream, _) = server.accept().await.unwrap();
                 say(&mut stream, &talk).await;
             };
-            let connecting = brief(RdmaBuilder::default()).connect(address);
+            let connecting = brief(builder()).connect(address);
             let ((), outcome) = tokio::join!(talking, connecting);
             let refused = matches!(outcome, Err(Error::Handshake { .. }));
             assert!(refused, "{}: {outcome:?}", talk.what);
@@ -173,7 +172,7 @@ fn listening_for_one_passes_over_wrong_ones() {
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = free.local_addr().unwrap();
         drop(free);
-        let server = tokio::spawn(brief(RdmaBuilder::default()).listen(address));
+        let server = tokio::spawn(brief(builder()).listen(address));
         let talking = talks().into_iter().map(|talk| async move {
             let mut stream = loop {
                 if let Ok(stream) = TcpStream::connect(address).await {
@@ -184,10 +183,7 @@ fn listening_for_one_passes_over_wrong_ones() {
             say(&mut stream, &talk).await;
         });
         futures_util::future::join_all(talking).await;
-        let client = brief(RdmaBuilder::default())
-            .connect(address)
-            .await
-            .unwrap();
+        let client = brief(builder()).connect(address).await.unwrap();
         let server = server.await.unwrap().unwrap();
         check(&client, &server).await;
     });

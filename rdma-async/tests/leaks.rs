@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use common::hostile::{Hostile, frame, kind};
 use common::talk::{Talk, say, talks};
-use common::{check, join, layout, listen, pattern, poll_and_drop, run_within, two_threads};
+use common::{
+    builder, check, join, layout, listen, pattern, poll_and_drop, run_within, two_threads,
+};
 use rdma_async::{Rdma, RdmaBuilder, RdmaListener, RemoteMr};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -21,9 +23,14 @@ const SETTLING: Duration = Duration::from_secs(30);
 fn held() -> BTreeMap<String, u64> {
     let descriptors = fs::read_dir("/proc/self/fd").expect("the descriptors");
     let mut held = BTreeMap::from([("descriptors".to_owned(), descriptors.count() as u64)]);
-    let context = rdma_core::Context::open_default().expect("a device");
+    let context = common::context();
     let device = context.name().to_owned();
     drop(context);
+    if device.starts_with("softroce") {
+        let count = |kind| (format!("{kind:?}"), softroce::objects(kind));
+        held.extend(softroce::Kind::ALL.into_iter().map(count));
+        return held;
+    }
     let shown = Command::new("rdma").args(["resource", "show"]).output();
     let shown = shown.expect("the tool `rdma`, of iproute2, can be run");
     assert!(shown.status.success(), "rdma resource show: {shown:?}");
@@ -76,7 +83,7 @@ async fn good(listener: &mut RdmaListener) {
 
 /// A client without a server.
 async fn alone(round: usize) {
-    let builder = small(RdmaBuilder::default());
+    let builder = small(builder());
     let outcome = match round % 4 {
         0 => {
             builder
@@ -108,7 +115,7 @@ async fn wrong_server(talk: &Talk) {
         let (mut stream, _) = server.accept().await.unwrap();
         say(&mut stream, talk).await;
     };
-    let connecting = small(RdmaBuilder::default()).connect(address);
+    let connecting = small(builder()).connect(address);
     let ((), outcome) = tokio::join!(talking, connecting);
     assert!(outcome.is_err(), "{}", talk.what);
 }

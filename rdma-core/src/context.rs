@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use crate::completion::{CompletionChannel, CompletionQueueBuilder};
 use crate::device::{
@@ -51,15 +51,34 @@ impl Context {
 
     /// Opens the device that `RDMA_DEVICE` selects, or the first with a usable port.
     ///
+    /// The user-space device softroce is chosen only where it is the only device: it does not
+    /// stand in for a card whose cable is out. It is reached by its name.
+    ///
     /// # Errors
     ///
-    /// [`Error::NoDevice`] without any, [`Error::UnknownDevice`] if the selector matches none, and,
-    /// if no device is usable, what the first one lacks.
+    /// [`Error::NoDevice`] without any, [`Error::UnknownDevice`] if the selector matches none, and
+    /// [`Error::NoUsableDevice`] with what each one lacks.
     pub fn open_default() -> Result<Self> {
-        match DeviceSelector::from_environment()? {
-            Some(selector) => Self::open_selected(&selector),
-            None => Self::first_usable(devices()?.iter().map(|device| (device, None))),
+        if let Some(selector) = DeviceSelector::from_environment()? {
+            return Self::open_selected(&selector);
         }
+        let devices = devices()?;
+        let (emulated, real): (Vec<_>, Vec<_>) =
+            devices.iter().partition(|device| device.is_emulated());
+        if !real.is_empty() {
+            return Self::first_usable(real.into_iter().map(|device| (device, None)))
+                .map_err(|unusable| unusable.error(emulated.first().copied()));
+        }
+        let context = Self::first_usable(emulated.into_iter().map(|device| (device, None)))
+            .map_err(|unusable| unusable.error(None))?;
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            tracing::info!(
+                device = context.name(),
+                "no RDMA device on this machine: using the one in user space"
+            );
+        });
+        Ok(context)
     }
 
     /// Opens the first usable device that the selector means.
@@ -73,16 +92,21 @@ impl Context {
             .iter()
             .filter_map(|device| Some((device, selector.matches(&device.name())?)));
         match Self::first_usable(meant) {
-            Err(Error::NoDevice) if !devices.is_empty() => Err(Error::UnknownDevice {
-                name: selector.as_str().to_owned(),
-                available: devices.iter().map(Device::name).collect(),
-            }),
-            outcome => outcome,
+            Ok(context) => Ok(context),
+            Err(Unusable(none)) if none.is_empty() && !devices.is_empty() => {
+                Err(Error::UnknownDevice {
+                    name: selector.as_str().to_owned(),
+                    available: devices.iter().map(Device::name).collect(),
+                })
+            }
+            Err(unusable) => Err(unusable.error(None)),
         }
     }
 
-    fn first_usable<'a>(devices: impl Iterator<Item = (&'a Device, Option<u8>)>) -> Result<Self> {
-        let mut failure = Error::NoDevice;
+    fn first_usable<'a>(
+        devices: impl Iterator<Item = (&'a Device, Option<u8>)>,
+    ) -> Result<Self, Unusable> {
+        let mut unusable = Vec::new();
         for (device, port) in devices {
             let usable = device.open().and_then(|context| {
                 let context = Self {
@@ -97,11 +121,10 @@ impl Context {
                     tracing::debug!(device = %context.name(), "chosen");
                     return Ok(context);
                 }
-                Err(error) if failure == Error::NoDevice => failure = error,
-                Err(_) => {}
+                Err(error) => unusable.push(error),
             }
         }
-        Err(failure)
+        Err(Unusable(unusable))
     }
 
     pub(crate) fn handle(&self) -> &Arc<ContextHandle> {
@@ -237,5 +260,22 @@ impl Context {
     /// The C object, valid for as long as this context.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_context {
         self.handle.as_raw()
+    }
+}
+
+/// What each device lacks.
+struct Unusable(Vec<Error>);
+
+impl Unusable {
+    /// The error of a program that has none to use, where `instead` could be taken.
+    fn error(mut self, instead: Option<&Device>) -> Error {
+        match (self.0.len(), instead) {
+            (0, _) => Error::NoDevice,
+            (1, None) => self.0.remove(0),
+            _ => Error::NoUsableDevice {
+                reasons: self.0.iter().map(Error::to_string).collect(),
+                instead: instead.map(Device::name),
+            },
+        }
     }
 }

@@ -28,10 +28,24 @@ pub enum Error {
 
     /// The system has no RDMA device at all.
     #[error(
-        "no RDMA device found: load a driver, or set up Soft-RoCE with \
+        "no RDMA device found: load a driver, build with the feature `softroce` for a device in \
+         user space, or set up the kernel's Soft-RoCE with \
          `rdma link add rxe_0 type rxe netdev <interface>`"
     )]
     NoDevice,
+
+    /// The system has RDMA devices, and none can be used.
+    #[error(
+        "no RDMA device of this machine can be used: {}{}",
+        reasons.join("; "),
+        instead_text(instead.as_deref())
+    )]
+    NoUsableDevice {
+        /// What each of them lacks.
+        reasons: Vec<String>,
+        /// The user-space device that can be taken instead, by its name.
+        instead: Option<String>,
+    },
 
     /// No device has the wanted name.
     #[error("no RDMA device named {name:?}; available: {}", listed(available))]
@@ -265,6 +279,12 @@ fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
         (_, libc::EOPNOTSUPP | libc::ENOSYS) => "the device or its driver does not support this",
         (_, libc::EMFILE) => "too many open files: raise the limit with `ulimit -n`",
         _ => return None,
+    })
+}
+
+fn instead_text(device: Option<&str>) -> String {
+    device.map_or_else(String::new, |name| {
+        format!("; to use the device in user space instead, set RDMA_DEVICE={name}")
     })
 }
 

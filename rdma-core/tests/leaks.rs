@@ -42,8 +42,13 @@ fn pinned_memory() -> u64 {
     kilobytes.expect("a line VmPin").parse().unwrap()
 }
 
-/// The counts of `rdma resource show`, for example `0: rxe_0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0`.
+/// The objects of the device. Of one in the kernel the counts of `rdma resource show`, for example
+/// `0: rxe_0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0`.
 fn objects(device: &str) -> BTreeMap<String, u64> {
+    if device.starts_with("softroce") {
+        let count = |kind| (format!("{kind:?}"), softroce::objects(kind));
+        return softroce::Kind::ALL.into_iter().map(count).collect();
+    }
     let output = Command::new("rdma").args(["resource", "show"]).output();
     let output = output.expect("the tool `rdma` of iproute2 runs");
     assert!(output.status.success(), "{output:?}");

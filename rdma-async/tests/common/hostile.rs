@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use rdma_core::{
-    Buffer, ConnectOptions, Context, Endpoint, PreparedQueuePair, ProtectionDomain, QueuePair,
-    ReceiveQueue, SendQueue, SendRequest, WorkCompletion,
+    Buffer, ConnectOptions, Endpoint, PreparedQueuePair, ProtectionDomain, QueuePair, ReceiveQueue,
+    SendQueue, SendRequest, WorkCompletion,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -27,8 +27,7 @@ pub(crate) fn hello(endpoint: &Endpoint) -> [u8; HELLO_LEN] {
 
 /// A queue pair that is not connected yet.
 pub(crate) fn prepared() -> (ProtectionDomain, PreparedQueuePair) {
-    let context = Context::open_default().expect("a device");
-    let domain = context.protection_domain().expect("a domain");
+    let domain = super::context().protection_domain().expect("a domain");
     let builder = domain.queue_pair().send_requests(256);
     let prepared = builder.receive_requests(RECEIVES as u32).build();
     (domain.clone(), prepared.expect("a queue pair"))

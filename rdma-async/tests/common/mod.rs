@@ -1,7 +1,6 @@
 //! Connected pairs of one process, over loopback, and tests that end.
 //!
-//! The device is the one that `RDMA_DEVICE` selects, or the first usable one. Without any, every
-//! test fails with the crate's error.
+//! The device is the one that `RDMA_DEVICE` selects, else softroce.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -62,6 +61,24 @@ pub(crate) fn one_thread() -> Runtime {
     built.expect("a runtime")
 }
 
+/// What all connections of the tests are made with: the defaults, on the device under test.
+pub(crate) fn builder() -> RdmaBuilder {
+    let builder = RdmaBuilder::default();
+    match std::env::var_os("RDMA_DEVICE") {
+        Some(_) => builder,
+        None => builder.device("softroce0"),
+    }
+}
+
+/// The device under test.
+pub(crate) fn context() -> rdma_core::Context {
+    let context = match std::env::var_os("RDMA_DEVICE") {
+        Some(_) => rdma_core::Context::open_default(),
+        None => rdma_core::Context::open("softroce0"),
+    };
+    context.expect("a device")
+}
+
 /// Two connected ends: who connected, and who accepted.
 pub(crate) async fn pair() -> (Rdma, Rdma) {
     pair_with(|builder| builder).await
@@ -74,7 +91,7 @@ pub(crate) async fn pair_with(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) ->
 }
 
 pub(crate) async fn listen(configure: impl Fn(RdmaBuilder) -> RdmaBuilder) -> RdmaListener {
-    let builder = configure(RdmaBuilder::default());
+    let builder = configure(builder());
     builder.bind("127.0.0.1:0").await.expect("a listener")
 }
 
@@ -84,7 +101,7 @@ pub(crate) async fn join(
     configure: impl Fn(RdmaBuilder) -> RdmaBuilder,
 ) -> (Rdma, Rdma) {
     let address = listener.local_address().expect("its address");
-    let builder = configure(RdmaBuilder::default());
+    let builder = configure(builder());
     let (client, server) = tokio::join!(builder.connect(address), listener.accept());
     (client.expect("a client"), server.expect("a server"))
 }

@@ -61,6 +61,12 @@ impl Device {
         self.handle.transport() == ibv_transport_type::IBV_TRANSPORT_IWARP
     }
 
+    /// Whether it is softroce, the device in user space, which no program gets unasked where there
+    /// are others.
+    pub fn is_emulated(&self) -> bool {
+        self.name().starts_with("softroce")
+    }
+
     /// Opens it.
     ///
     /// # Errors

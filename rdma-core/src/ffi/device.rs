@@ -47,6 +47,8 @@ impl fmt::Debug for DeviceHandle {
 
 /// Every device that libibverbs finds, in its order.
 pub(crate) fn device_list() -> Result<Vec<DeviceHandle>> {
+    #[cfg(feature = "softroce")]
+    softroce::install();
     let mut count = 0;
     // SAFETY: `count` is a valid place for the number of devices.
     let list = unsafe { sys::ibv_get_device_list(&mut count) };

@@ -1,7 +1,6 @@
 //! Two connected queue pairs of one process, and waiting that ends.
 //!
-//! The device is the one that `RDMA_DEVICE` selects, or the first usable one. Without any, every
-//! test fails with the crate's error.
+//! The device is the one that `RDMA_DEVICE` selects, else softroce.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -9,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdma_core::{
-    Buffer, CompletionQueue, ConnectOptions, Context, Endpoint, ProtectionDomain, QueuePair,
-    QueuePairBuilder, QueuePairState, ReceiveQueue, Scatter, SendQueue, SendRequest,
+    Buffer, CompletionQueue, ConnectOptions, Context, DeviceSelector, Endpoint, ProtectionDomain,
+    QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, Scatter, SendQueue, SendRequest,
     WorkCompletion,
 };
 
@@ -20,7 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The device under test.
 #[track_caller]
 pub(crate) fn context() -> Context {
-    match Context::open_default() {
+    let selector = DeviceSelector::from_environment().expect("a selector");
+    let selector = selector.unwrap_or_else(|| "=softroce0".parse().expect("a selector"));
+    match Context::open_selected(&selector) {
         Ok(context) => context,
         Err(error) => panic!("{error}"),
     }

@@ -1,10 +1,12 @@
-//! What the tests of this directory share. They need an RDMA device, and fail without one.
+//! What the tests of this directory share. The device is the one that `RDMA_DEVICE` selects, else
+//! softroce.
 
 #![allow(dead_code, reason = "every test program uses a part of it")]
 
 use std::time::Duration;
 
-use rdma_rpc::{ApplicationError, Client, Router, Server, ServerHandle};
+use rdma_async::RdmaBuilder;
+use rdma_rpc::{ApplicationError, Client, ClientBuilder, Router, Server, ServerHandle};
 
 /// How long anything may take. The device may be emulated, on a machine with other work.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -16,6 +18,20 @@ pub(crate) async fn within<F: Future>(what: &str, future: F) -> F::Output {
         .unwrap_or_else(|_| panic!("{what} took longer than {LIMIT:?}"))
 }
 
+/// What all connections of the tests are made with: the defaults, on the device under test.
+pub(crate) fn transport() -> RdmaBuilder {
+    let transport = RdmaBuilder::default();
+    match std::env::var_os("RDMA_DEVICE") {
+        Some(_) => transport,
+        None => transport.device("softroce0"),
+    }
+}
+
+/// A client on the device under test.
+pub(crate) fn client() -> ClientBuilder {
+    Client::builder().transport(transport())
+}
+
 /// A server of a router at a free port of this machine.
 pub(crate) async fn serve(router: Router) -> ServerHandle {
     listen(Server::new(router)).await
@@ -23,16 +39,17 @@ pub(crate) async fn serve(router: Router) -> ServerHandle {
 
 /// The same, with settings.
 pub(crate) async fn listen(server: Server) -> ServerHandle {
-    within("listening", server.listen("127.0.0.1:0"))
-        .await
-        .expect("these tests need an RDMA device: cargo xtask on rxe -- COMMAND runs them on one")
+    within(
+        "listening",
+        server.transport(transport()).listen("127.0.0.1:0"),
+    )
+    .await
+    .expect("the device can be used")
 }
 
 /// A client whose calls may take as long as anything.
 pub(crate) async fn connect(server: &ServerHandle) -> Client {
-    let connecting = Client::builder()
-        .deadline(LIMIT)
-        .connect(server.local_address());
+    let connecting = client().deadline(LIMIT).connect(server.local_address());
     within("connecting", connecting)
         .await
         .expect("a server listens")

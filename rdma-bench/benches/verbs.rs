@@ -1,10 +1,11 @@
 //! Every test of rdma-core beside perftest's, and then the layers side by side, as tables.
 //!
 //! `cargo bench -p rdma-bench` runs a short set on this machine's device, with `-- --full` every size
-//! and the verdict; `cargo xtask bench` sets up a Soft-RoCE device first.
+//! and the verdict; `cargo xtask bench` brings the device and perftest.
 
 #![forbid(unsafe_code)]
 
+use std::env;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -60,7 +61,7 @@ struct Bench<'o> {
     effort: Effort,
     network: Network,
     machine: Machine,
-    perftest: Option<Perftest>,
+    perftest: Result<Perftest, &'static str>,
     program: PathBuf,
 }
 
@@ -74,6 +75,7 @@ struct Tally {
 
 /// Runs every case. Returns whether all ran and, in a full run, met their goals.
 fn run(options: &Options) -> anyhow::Result<bool> {
+    let (network, perftest) = network()?;
     let bench = Bench {
         options,
         effort: if options.full {
@@ -81,9 +83,9 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         } else {
             Effort::Quick
         },
-        network: network()?,
+        network,
         machine: Machine::look(),
-        perftest: Perftest::find(),
+        perftest,
         program: env!("CARGO_BIN_EXE_rdma-bench").into(),
     };
     bench.describe();
@@ -133,14 +135,14 @@ impl Bench<'_> {
     /// rdma-core and perftest.
     fn compare(&self, cases: Vec<Case>, tally: &mut Tally) -> anyhow::Result<()> {
         let ours = Program::Ours(self.program.clone(), Layer::Core);
-        let peer = self.perftest.as_ref().map(|_| Program::Perftest);
+        let peer = self.perftest.as_ref().ok().map(|_| Program::Perftest);
         for case in cases {
             match compare(case, &self.network, (&ours, peer.as_ref()), self.effort) {
                 Ok(comparison) => {
                     println!("{}", line(&comparison));
                     tally.judged += usize::from(comparison.is_met().is_some());
                     tally.missed += usize::from(comparison.is_met() == Some(false));
-                    let perftest = self.perftest.as_ref();
+                    let perftest = self.perftest.as_ref().ok();
                     let document = comparison.document(&self.network, &self.machine, perftest);
                     self.write(&format!("core_{case}"), &document)?;
                 }
@@ -185,8 +187,8 @@ impl Bench<'_> {
             println!("both ends share one processor: their figures are those of the scheduler");
         }
         match &self.perftest {
-            Some(perftest) => println!("perftest: {}", perftest.version),
-            None => println!("perftest is not installed: rdma-core alone"),
+            Ok(perftest) => println!("perftest: {}", perftest.version),
+            Err(reason) => println!("perftest {reason}: rdma-core alone"),
         }
     }
 
@@ -208,27 +210,36 @@ impl Tally {
     }
 }
 
-/// The device and address that rdma-core chooses.
-fn network() -> anyhow::Result<Network> {
+/// The device and address that rdma-core chooses, and perftest if it can use them.
+fn network() -> anyhow::Result<(Network, Result<Perftest, &'static str>)> {
     let context = match Context::open_default() {
-        Err(error @ (Error::NoDevice | Error::NoUsablePort { .. })) => {
-            bail!(
-                "{error}\n`cargo xtask bench` sets up Soft-RoCE, in a guest if need be, and runs this there"
-            );
+        Err(
+            error @ (Error::NoDevice | Error::NoUsableDevice { .. } | Error::NoUsablePort { .. }),
+        ) => {
+            bail!("{error}\n`cargo xtask bench` brings a device and runs this on it");
         }
         // The list cannot be read where the kernel knows no RDMA at all.
         Err(error @ Error::Verb { .. }) => {
             bail!(
-                "no RDMA device can be used: {error}\n`cargo xtask bench` sets up Soft-RoCE, in a guest if need be, and runs this there"
+                "no RDMA device can be used: {error}\n`cargo xtask bench` brings a device and runs this on it"
             );
         }
         outcome => outcome?,
     };
     let address = context.address(AddressChoice::default())?;
-    Ok(Network {
+    // Linked into this program alone, softroce is not there for others.
+    let preloaded = env::var_os("LD_PRELOAD")
+        .is_some_and(|libraries| libraries.to_string_lossy().contains("softroce"));
+    let perftest = if context.device().is_emulated() && !preloaded {
+        Err("does not see the device, which `cargo xtask bench` preloads")
+    } else {
+        Perftest::find().ok_or("is not installed")
+    };
+    let network = Network {
         device: context.name().to_owned(),
         port: address.port,
         gid_index: address.gid_index,
         mtu: address.mtu.bytes(),
-    })
+    };
+    Ok((network, perftest))
 }

@@ -1,0 +1,119 @@
+use std::fmt;
+
+/// What a program must do.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    /// The program and its arguments, the same for server and client but for the server's address.
+    pub(crate) words: Vec<&'static str>,
+    /// What its package is called.
+    pub(crate) package: &'static str,
+    /// Runs alone, without a peer.
+    pub(crate) alone: bool,
+    /// Words that its output has.
+    pub(crate) says: &'static [&'static str],
+}
+
+impl fmt::Display for Case {
+    /// Its command line as one word.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words.join("_").replace("--", "-").replace("_-", "-"))
+    }
+}
+
+const UTILITIES: &str = "ibverbs-utils";
+const PERFTEST: &str = "perftest";
+
+/// Every case.
+pub(crate) fn cases() -> Vec<Case> {
+    let alone = |line: &'static str, says| Case {
+        words: line.split(' ').collect(),
+        package: UTILITIES,
+        alone: true,
+        says,
+    };
+    let mut cases = vec![
+        alone("ibv_devices", &["softroce0"]),
+        alone(
+            "ibv_devinfo -v",
+            &[
+                "softroce0",
+                "PORT_ACTIVE",
+                "Ethernet",
+                "RoCE v2",
+                "GID[  0]",
+                "max_srq_wr",
+            ],
+        ),
+    ];
+    let pingpong = |line: &'static str| Case {
+        words: line.split(' ').collect(),
+        package: UTILITIES,
+        alone: false,
+        says: &["usec/iter"],
+    };
+    cases.extend(PINGPONGS.iter().map(|line| pingpong(line)));
+    cases.extend(PERFTESTS.iter().map(|line| Case {
+        words: line.split(' ').collect(),
+        package: PERFTEST,
+        alone: false,
+        says: &["#bytes"],
+    }));
+    cases
+}
+
+/// Of `ibverbs-utils`; `-c` checks every byte.
+const PINGPONGS: &[&str] = &[
+    "ibv_rc_pingpong -g 0",
+    "ibv_rc_pingpong -g 0 -e",
+    "ibv_rc_pingpong -g 0 -N",
+    "ibv_rc_pingpong -g 0 -c",
+    "ibv_rc_pingpong -g 1 -c",
+    "ibv_rc_pingpong -g 0 -c -t",
+    "ibv_rc_pingpong -g 0 -c -s 1048576 -n 20 -m 4096",
+    "ibv_rc_pingpong -g 0 -c -s 0",
+    "ibv_uc_pingpong -g 0 -c",
+    "ibv_ud_pingpong -g 0 -c",
+    "ibv_ud_pingpong -g 1 -c -e",
+    "ibv_srq_pingpong -g 0 -c",
+    "ibv_srq_pingpong -g 0 -c -e -q 4",
+    "ibv_xsrq_pingpong -g 0",
+];
+
+/// Of `perftest`.
+const PERFTESTS: &[&str] = &[
+    "ib_send_lat -n 1000",
+    "ib_send_bw -n 1000",
+    "ib_write_lat -n 1000",
+    "ib_write_bw -n 1000",
+    "ib_read_lat -n 1000",
+    "ib_read_bw -n 1000",
+    "ib_atomic_lat -n 1000",
+    "ib_atomic_bw -n 1000",
+    "ib_atomic_lat -A CMP_AND_SWAP -n 1000",
+    "ib_send_lat -c UC -n 500",
+    "ib_send_bw -c UC -n 500 -s 1024",
+    "ib_send_lat -c UD -n 500 -s 1024",
+    "ib_send_bw -c UD -n 500 -s 1024",
+    "ib_write_lat -c UC -n 500",
+    "ib_write_bw -c UC -n 500 -s 1024",
+    "ib_send_lat -a -n 20",
+    "ib_send_bw -a -n 20",
+    "ib_write_lat -a -n 20",
+    "ib_write_bw -a -n 20",
+    "ib_read_lat -a -n 20",
+    "ib_read_bw -a -n 20",
+    "ib_send_bw -b -n 500",
+    "ib_write_bw -b -n 500",
+    "ib_read_bw -b -n 500",
+    "ib_atomic_bw -b -n 500",
+    "ib_send_bw -q 4 -n 500",
+    "ib_write_bw -q 4 -n 500",
+    "ib_read_bw -q 4 -n 500",
+    "ib_atomic_bw -q 4 -n 500",
+    "ib_send_lat -e -n 500",
+    "ib_send_bw -e -n 500",
+    "ib_read_bw -e -n 500",
+    "ib_write_bw -e -n 500",
+    "ib_send_bw --use-srq -n 500",
+    "ib_send_lat --use-srq -n 500",
+];

@@ -1,0 +1,275 @@
+use std::env;
+use std::fmt;
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Completion, Failed};
+
+use crate::cases::Case;
+
+/// How long a program may run: ample for an emulated machine under load.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// How often a client that found nobody listening is started again.
+const TRIES: u32 = 200;
+
+/// The user id of `nobody`.
+const NOBODY: u32 = 65534;
+
+/// Who runs a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum User {
+    Root,
+    Nobody,
+    /// Whoever runs the test, who is not root.
+    Ordinary,
+}
+
+impl User {
+    /// Who this process is.
+    pub(crate) fn own() -> Self {
+        // SAFETY: the call has no conditions.
+        match unsafe { libc::geteuid() } {
+            0 => Self::Root,
+            _ => Self::Ordinary,
+        }
+    }
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Root => "root",
+            Self::Nobody => "nobody",
+            Self::Ordinary => "user",
+        })
+    }
+}
+
+/// Runs a case.
+pub(crate) fn run(case: &Case, user: User) -> Result<Completion, Failed> {
+    if !installed(case.words[0]) {
+        return Ok(Completion::ignored_with(format!(
+            "install {}",
+            case.package
+        )));
+    }
+    if case.alone {
+        start(case, user, None, None)?.finish("it", case)?;
+    } else {
+        together(case, user)?;
+    }
+    Ok(Completion::Completed)
+}
+
+fn installed(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// A server, and a client that is started until the server listens.
+fn together(case: &Case, user: User) -> Result<(), String> {
+    let port = free_port()?;
+    let mut server = start(case, user, Some(port), None)?;
+    for _ in 0..TRIES {
+        let client = start(case, user, Some(port), Some("127.0.0.1"))?.wait()?;
+        if client.refused() && !server.has_ended() {
+            thread::sleep(Duration::from_millis(20));
+            continue;
+        }
+        let client = client.judge("the client", case);
+        // The server's words tell more, where both fail.
+        let server = match client {
+            Ok(()) => server.finish("the server", case),
+            Err(_) => server.finish_within(Duration::from_secs(5), "the server", case),
+        };
+        return match (client, server) {
+            (Ok(()), Ok(())) => Ok(()),
+            (Err(client), Ok(())) => Err(client),
+            (Ok(()), Err(server)) => Err(server),
+            (Err(client), Err(server)) => Err(format!("{client}{server}")),
+        };
+    }
+    Err(format!(
+        "nobody listens at port {port}\n{}",
+        server
+            .finish_within(Duration::ZERO, "the server", case)
+            .err()
+            .unwrap_or_default()
+    ))
+}
+
+/// A TCP port that nothing listens at.
+fn free_port() -> Result<u16, String> {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    free.map(|address| address.port())
+        .map_err(|error| format!("a free port: {error}"))
+}
+
+/// A program that runs, and what it prints.
+struct Running {
+    child: Child,
+    stdout: Option<JoinHandle<String>>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+/// A program that has ended, or was ended.
+struct Ended {
+    status: Option<ExitStatus>,
+    stdout: String,
+    stderr: String,
+}
+
+fn start(
+    case: &Case,
+    user: User,
+    port: Option<u16>,
+    server: Option<&str>,
+) -> Result<Running, String> {
+    let mut command = Command::new(case.words[0]);
+    command.args(&case.words[1..]);
+    command.args(
+        port.iter()
+            .flat_map(|port| ["-p".to_owned(), port.to_string()]),
+    );
+    command.args(server);
+    command
+        .env("LD_PRELOAD", library()?)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if user == User::Nobody {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let mut child = command
+        .spawn()
+        .map_err(|error| format!("starting {}: {error}", case.words[0]))?;
+    let stdout = child.stdout.take().map(collected);
+    let stderr = child.stderr.take().map(collected);
+    Ok(Running {
+        child,
+        stdout,
+        stderr,
+    })
+}
+
+/// The library to preload, where every user can read it.
+fn library() -> Result<PathBuf, String> {
+    let test = env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
+    let built = test
+        .ancestors()
+        .map(|directory| directory.join("libsoftroce.so"))
+        .find(|library| library.is_file())
+        .ok_or("there is no libsoftroce.so beside this test: `cargo build -p softroce`")?;
+    let open_to_all = env::temp_dir().join(format!("softroce-test-{}", std::process::id()));
+    let copy = open_to_all.join("libsoftroce.so");
+    if !copy.is_file() {
+        let copied = fs::create_dir_all(&open_to_all)
+            .and_then(|()| fs::set_permissions(&open_to_all, mode(0o755)))
+            .and_then(|()| fs::copy(&built, &copy))
+            .and_then(|_| fs::set_permissions(&copy, mode(0o755)));
+        copied.map_err(|error| format!("copying {}: {error}", built.display()))?;
+    }
+    Ok(copy)
+}
+
+/// Removes what [`library`] made.
+pub(crate) fn clean() {
+    let made = env::temp_dir().join(format!("softroce-test-{}", std::process::id()));
+    // Fails only where nothing was made.
+    let _ = fs::remove_dir_all(made);
+}
+
+fn mode(bits: u32) -> fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(bits)
+}
+
+fn collected(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before an error is still worth having.
+        let _ = pipe.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+impl Running {
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    fn wait(self) -> Result<Ended, String> {
+        self.wait_for(LIMIT)
+    }
+
+    fn wait_for(mut self, limit: Duration) -> Result<Ended, String> {
+        let deadline = Instant::now() + limit;
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if Instant::now() >= deadline => {
+                    // Fails only where it has just ended.
+                    let _ = self.child.kill();
+                    let _ = self.child.wait();
+                    break None;
+                }
+                Ok(None) => thread::sleep(Duration::from_millis(2)),
+                Err(error) => return Err(format!("waiting for it: {error}")),
+            }
+        };
+        let text = |reader: Option<JoinHandle<String>>| {
+            reader
+                .and_then(|reader| reader.join().ok())
+                .unwrap_or_default()
+        };
+        Ok(Ended {
+            status,
+            stdout: text(self.stdout),
+            stderr: text(self.stderr),
+        })
+    }
+
+    fn finish(self, who: &str, case: &Case) -> Result<(), String> {
+        self.wait()?.judge(who, case)
+    }
+
+    fn finish_within(self, limit: Duration, who: &str, case: &Case) -> Result<(), String> {
+        self.wait_for(limit)?.judge(who, case)
+    }
+}
+
+impl Ended {
+    /// Whether it is a client that found nobody at the port.
+    fn refused(&self) -> bool {
+        let failed = self.status.is_some_and(|status| !status.success());
+        let said = |words: &str| self.stderr.contains(words) || self.stdout.contains(words);
+        failed && (said("Couldn't connect to") || said("Connection refused"))
+    }
+
+    fn judge(&self, who: &str, case: &Case) -> Result<(), String> {
+        let problem = match self.status {
+            None => format!("{who} was still running at its limit"),
+            Some(status) if status.signal().is_some() => format!("{who} died: {status}"),
+            Some(status) if !status.success() => format!("{who} failed: {status}"),
+            Some(_) => match case
+                .says
+                .iter()
+                .find(|words| !self.stdout.contains(**words))
+            {
+                Some(words) => format!("{who} did not print {words:?}"),
+                None => return Ok(()),
+            },
+        };
+        Err(format!(
+            "{problem}\n--- standard output\n{}--- standard error\n{}",
+            self.stdout, self.stderr
+        ))
+    }
+}

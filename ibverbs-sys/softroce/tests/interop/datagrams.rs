@@ -1,0 +1,100 @@
+//! Datagrams, in bursts that the receiver has room for.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use ibverbs_sys::{ibv_wc_flags, ibv_wr_opcode};
+
+use crate::script::{Random, difference, fill};
+use crate::talk::{Place, Talk};
+use crate::verbs::{Connection, DEPTH, Memory, Result};
+
+/// The GRH in front of a datagram.
+const ROUTE: usize = 40;
+/// The largest datagram on a link whose path MTU is 4096.
+const LONGEST: usize = 4096;
+const SLOT: usize = ROUTE + LONGEST;
+
+/// Bytes that an end needs.
+pub(crate) const MEMORY: usize = DEPTH * SLOT;
+
+/// Lengths and seeds of `count` datagrams.
+fn datagrams(count: usize, longest: usize) -> Vec<(usize, u32)> {
+    let mut random = Random::new(count as u64);
+    (0..count)
+        .map(|_| (random.below(longest + 1), random.next() as u32))
+        .collect()
+}
+
+/// Sends `count` datagrams.
+pub(crate) fn initiate(
+    connection: &Connection,
+    memory: &mut Memory,
+    talk: &mut Talk,
+    peer: &Place,
+    (count, longest): (usize, usize),
+) -> Result<()> {
+    for burst in datagrams(count, longest).chunks(DEPTH) {
+        talk.meet()?;
+        for (slot, (length, seed)) in burst.iter().enumerate() {
+            fill(memory.bytes(slot * SLOT, *length), *seed);
+            let opcode = match seed % 2 {
+                0 => ibv_wr_opcode::IBV_WR_SEND,
+                _ => ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
+            };
+            let bytes = (slot * SLOT, *length);
+            connection.send(slot, opcode, memory, bytes, |request| {
+                request.__bindgen_anon_1.imm_data = seed.to_be();
+                connection.address(request, peer);
+            })?;
+        }
+        for _ in burst {
+            connection.wait()?;
+        }
+    }
+    talk.meet()
+}
+
+/// Receives them all, with who sent them in front.
+pub(crate) fn target(
+    connection: &Connection,
+    memory: &mut Memory,
+    talk: &mut Talk,
+    peer: &Place,
+    (count, longest): (usize, usize),
+) -> Result<()> {
+    for burst in datagrams(count, longest).chunks(DEPTH) {
+        for slot in 0..burst.len() {
+            connection.receive(slot, memory, slot * SLOT, SLOT)?;
+        }
+        talk.meet()?;
+        for (number, (length, seed)) in burst.iter().enumerate() {
+            let completion = connection.wait()?;
+            let wrong = |what: &str| Err(format!("datagram {number} of {length} B: wrong {what}"));
+            if completion.byte_len as usize != ROUTE + length {
+                return wrong("length");
+            }
+            if completion.src_qp != peer.queue_pair {
+                return wrong("source");
+            }
+            if completion.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 == 0 {
+                return wrong("flag of the GRH");
+            }
+            let with_immediate = completion.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+            // SAFETY: the flag says that it is there.
+            let immediate = || unsafe { completion.__bindgen_anon_1.imm_data };
+            if with_immediate != (seed % 2 == 1) || with_immediate && immediate() != seed.to_be() {
+                return wrong("immediate data");
+            }
+            let slot = completion.wr_id as usize * SLOT;
+            // The source address of the IPv4 header in the GRH's last 20 bytes.
+            let source: [u8; 4] = std::array::from_fn(|i| memory.bytes(slot + 32, 4)[i]);
+            if Ipv4Addr::from(source).to_ipv6_mapped() != Ipv6Addr::from(peer.gid) {
+                return wrong("address in the GRH");
+            }
+            if let Some(at) = difference(memory.bytes(slot + ROUTE, *length), *seed) {
+                return wrong(&format!("byte at {at}"));
+            }
+        }
+    }
+    talk.meet()
+}

@@ -1,12 +1,13 @@
 //! The transport on a simulated network: many schedules drawn from seeds, and small ones that shrink.
 
 use std::collections::BTreeMap;
-use std::env;
+use std::path::Path;
 use std::time::Duration;
+use std::{env, fs};
 
 use proptest::prelude::*;
 use softroce::proto::{Counter, Mtu, Sequence};
-use softroce::sim::{Conditions, Connection, Ending, Fate, Kind, Schedule, run_all};
+use softroce::sim::{Conditions, Connection, Ending, Fate, Kind, Schedule, goodput_table, run_all};
 
 /// How many schedules run; the longer run is of 10,000.
 fn schedules() -> u64 {
@@ -82,6 +83,33 @@ fn a_schedule_has_what_it_should() {
     }
     assert!(kinds > 800, "{kinds} schedules have a message of 1 MiB");
     assert_eq!(endings.len(), Ending::ALL.len(), "{endings:?}");
+}
+
+#[test]
+fn goodput_is_as_recorded() {
+    let name = "SOFTROCE_SIM_RECORD";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/goodput.txt");
+    let table = goodput_table();
+    assert!(!table.contains("failed"), "a connection failed:\n{table}");
+    if env::var_os(name).is_some() {
+        fs::write(&file, table).unwrap();
+        return;
+    }
+    let recorded = fs::read_to_string(&file).unwrap_or_default();
+    if table == recorded {
+        return;
+    }
+    let changed: String = recorded
+        .lines()
+        .zip(table.lines())
+        .filter(|(before, now)| before != now)
+        .map(|(before, now)| format!("- {before}\n+ {now}\n"))
+        .collect();
+    panic!(
+        "goodput is not that of {}:\n{changed}if the transport is meant to behave so, record it with\n\
+         {name}=1 cargo test -p softroce --test simulation goodput\nand look at the difference",
+        file.display()
+    );
 }
 
 fn small_connection() -> impl Strategy<Value = Connection> {

@@ -22,6 +22,7 @@ mod content;
 mod endings;
 mod finish;
 mod generate;
+mod goodput;
 mod host;
 mod memory;
 mod model;
@@ -37,6 +38,7 @@ mod trace;
 mod watch;
 mod world;
 
+pub use goodput::goodput_table;
 pub use network::{Conditions, Fate};
 pub use run::{Failure, Outcome, run_all};
 pub use schedule::{Connection, Ending, Kind, Schedule};

@@ -24,6 +24,8 @@ pub struct Conditions {
     pub hold: Duration,
     /// How fast a node sends, in bits a second.
     pub bandwidth: u64,
+    /// How many bytes of a node may wait to be sent; a packet that finds more is lost.
+    pub backlog: u64,
 }
 
 impl Conditions {
@@ -37,6 +39,7 @@ impl Conditions {
         jitter: Duration::ZERO,
         hold: Duration::from_micros(20),
         bandwidth: 10_000_000_000,
+        backlog: u64::MAX,
     };
 }
 
@@ -137,6 +140,10 @@ impl Network {
             most => Duration::from_nanos(self.random.range(0, most)),
         };
         let way = &mut self.ways[node];
+        let waiting = (way.free - now).as_nanos() * u128::from(conditions.bandwidth);
+        if waiting > u128::from(conditions.backlog) * 8 * 1_000_000_000 {
+            return (Fate::Lose, now);
+        }
         way.free = way.free.max(now) + wire;
         let arrival = (way.free + conditions.latency + jitter).max(way.last);
         if self.cut.contains(&queue_pair) {

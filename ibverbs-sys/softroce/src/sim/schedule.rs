@@ -309,6 +309,10 @@ fn conditions(random: &mut Random, class: u64) -> Conditions {
         jitter: Duration::from_nanos(random.magnitude(10_000)),
         hold: Duration::from_nanos(random.range(1000, 100_000)),
         bandwidth: random.pick(&[40, 100, 400]) * 1_000_000_000,
+        backlog: match class {
+            2.. if random.percent(15) => random.range(64 << 10, 1 << 20),
+            _ => u64::MAX,
+        },
     }
 }
 

@@ -23,7 +23,7 @@ struct UnderWay {
 }
 
 impl Watch {
-    /// Forgets everything: the queue pair changed its state.
+    /// Forgets everything: the queue pair begins anew.
     pub(crate) fn restart(&mut self) {
         *self = Self::default();
     }

@@ -270,7 +270,9 @@ impl<'t> World<'t> {
         self.with(place, |queue_pair, view, now| {
             queue_pair.enter(state, now, view);
         });
-        self.nodes[place.node].slots[place.slot].watch.restart();
+        if matches!(state, State::Reset | State::Init) {
+            self.nodes[place.node].slots[place.slot].watch.restart();
+        }
         self.transmit(place);
     }
 

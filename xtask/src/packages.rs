@@ -36,6 +36,9 @@ pub(crate) const GUEST: &[&str] = &[
 /// What dissects the captures that tests write. They look at the bytes themselves where it is not.
 pub(crate) const DISSECTOR: &[&str] = &["tshark"];
 
+/// The C programs that are run on softroce.
+pub(crate) const PROGRAMS: &[&str] = &["ibverbs-utils", "perftest"];
+
 /// The C tools that the benchmarks compare with.
 pub(crate) const PERFTEST: &[&str] = &["perftest"];
 

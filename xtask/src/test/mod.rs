@@ -58,6 +58,9 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
         report.host.push(announced(&documentation(selection)));
     }
     if selection.device {
+        if selection.devices.contains(&Target::Softroce) {
+            packages::install(shell, packages::PROGRAMS)?;
+        }
         for target in &selection.devices {
             let mut programs = programs(&built, Kind::IntegrationTest, selection);
             programs.retain(|program| {

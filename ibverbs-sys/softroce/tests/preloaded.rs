@@ -1,46 +1,16 @@
-//! softroce preloaded: programs of Debian's ibverbs-utils, as they are, find the device, as root and
-//! as a user without rights.
+//! softroce preloaded: programs of Debian's ibverbs-utils, as they are, find the device and talk over
+//! it, as root and as a user without rights.
 
-use std::env;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::Command;
+mod common;
 
-/// The library, where every user can read it.
-fn library() -> PathBuf {
-    let built = env::current_exe().unwrap().with_file_name("libsoftroce.so");
-    let directory = env::temp_dir().join(format!("softroce-{}", std::process::id()));
-    fs::create_dir_all(&directory).unwrap();
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
-    let library = directory.join("libsoftroce.so");
-    fs::copy(&built, &library).expect("cargo builds the library where it builds the tests");
-    fs::set_permissions(&library, fs::Permissions::from_mode(0o644)).unwrap();
-    library
-}
+use common::{Library, server_and_client, users, wait};
 
-fn is_root() -> bool {
-    // SAFETY: there are no arguments, and it always succeeds.
-    unsafe { libc::geteuid() == 0 }
-}
-
-/// Runs a program on softroce, and checks what it prints.
-fn run(program: &str, arguments: &[&str], expected: &[&str]) {
-    const NOBODY: u32 = 65534;
-    let library = library();
-    let users = if is_root() {
-        vec![None, Some(NOBODY)]
-    } else {
-        vec![None]
-    };
-    for user in users {
-        let mut command = Command::new(program);
-        command.args(arguments).env("LD_PRELOAD", &library);
-        if let Some(user) = user {
-            command.uid(user).gid(user);
-        }
-        let output = command.output().expect("ibverbs-utils is installed");
+#[track_caller]
+fn prints(program: &str, arguments: &[&str], expected: &[&str]) {
+    let library = Library::new();
+    for user in users() {
+        let child = library.command(program, user).args(arguments).spawn();
+        let output = wait(child.expect("ibverbs-utils is installed"));
         let (told, complained) = (
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr),
@@ -57,12 +27,11 @@ fn run(program: &str, arguments: &[&str], expected: &[&str]) {
             );
         }
     }
-    fs::remove_dir_all(library.parent().unwrap()).unwrap();
 }
 
 #[test]
-fn programs_of_ibverbs_utils_find_the_device() {
-    run("ibv_devices", &[], &["softroce0"]);
+fn the_device_is_found() {
+    prints("ibv_devices", &[], &["softroce0"]);
     let about = [
         "hca_id:\tsoftroce0",
         "PORT_ACTIVE",
@@ -71,5 +40,54 @@ fn programs_of_ibverbs_utils_find_the_device() {
         "RoCE v2",
         "MEM_WINDOW_TYPE_2B",
     ];
-    run("ibv_devinfo", &["-v"], &about);
+    prints("ibv_devinfo", &["-v"], &about);
+}
+
+/// Runs a ping-pong with each list of arguments.
+#[track_caller]
+fn ping_pong(program: &str, cases: &[&[&str]]) {
+    let library = Library::new();
+    for user in users() {
+        for gid in ["0", "1"] {
+            for case in cases {
+                let arguments = [&["-g", gid], *case].concat();
+                for text in server_and_client(&library, user, program, &arguments, &[]) {
+                    assert!(
+                        !text.contains("invalid data"),
+                        "{program} {arguments:?}: {text}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rc_ping_pong() {
+    ping_pong(
+        "ibv_rc_pingpong",
+        &[&[], &["-e"], &["-N"], &["-c"], &["-t"], &["-o"], &["-j"]],
+    );
+    let large: &[&str] = &["-c", "-s", "1000000", "-n", "20", "-m", "4096"];
+    ping_pong("ibv_rc_pingpong", &[large, &["-c", "-s", "1"]]);
+}
+
+#[test]
+fn uc_ping_pong() {
+    ping_pong("ibv_uc_pingpong", &[&["-c"], &["-e"]]);
+}
+
+#[test]
+fn ud_ping_pong() {
+    ping_pong("ibv_ud_pingpong", &[&["-c"], &["-e"]]);
+}
+
+#[test]
+fn srq_ping_pong() {
+    ping_pong("ibv_srq_pingpong", &[&["-c"], &["-e"]]);
+}
+
+#[test]
+fn xsrq_ping_pong() {
+    ping_pong("ibv_xsrq_pingpong", &[&[], &["-e"]]);
 }

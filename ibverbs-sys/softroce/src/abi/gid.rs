@@ -24,7 +24,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
 ) -> c_int {
     // SAFETY: the caller gives an open context.
     unsafe {
-        forward!(context, ibv_query_gid(context, port_num, index, gid) else minus_one(libc::EOPNOTSUPP))
+        forward!(context, ibv_query_gid(context, port_num, index, gid) else minus_one(libc::EOPNOTSUPP));
     };
     verb(Verb::QueryGid, minus_one, || {
         // SAFETY: the context is ours.
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
         unsafe {
             gid.write(ibv_gid {
                 raw: found.octets(),
-            })
+            });
         };
         0
     })
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     const ROCE_V2: c_uint = 1;
     // SAFETY: the caller gives an open context.
     unsafe {
-        forward!(context, ibv_query_gid_type(context, port_num, index, gid_type) else minus_one(libc::EOPNOTSUPP))
+        forward!(context, ibv_query_gid_type(context, port_num, index, gid_type) else minus_one(libc::EOPNOTSUPP));
     };
     verb(Verb::QueryGid, minus_one, || {
         // SAFETY: the context is ours.
@@ -145,7 +145,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
 ) -> c_int {
     // SAFETY: the caller gives an open context.
     unsafe {
-        forward!(context, ibv_query_pkey(context, port_num, index, pkey) else minus_one(libc::EOPNOTSUPP))
+        forward!(context, ibv_query_pkey(context, port_num, index, pkey) else minus_one(libc::EOPNOTSUPP));
     };
     verb(Verb::QueryPkey, minus_one, || {
         if !is_port(port_num.into()) || index != 0 {
@@ -166,7 +166,7 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
 ) -> c_int {
     // SAFETY: the caller gives an open context.
     unsafe {
-        forward!(context, ibv_get_pkey_index(context, port_num, pkey) else minus_one(libc::EOPNOTSUPP))
+        forward!(context, ibv_get_pkey_index(context, port_num, pkey) else minus_one(libc::EOPNOTSUPP));
     };
     verb(Verb::QueryPkey, minus_one, || {
         if is_port(port_num.into()) && u16::from_be(pkey) == PARTITION_KEY {

@@ -86,7 +86,7 @@ pub(super) unsafe extern "C" fn query_port(
                 port_attr.cast(),
                 port_attr_len,
                 &port_attributes(open::nic(context)),
-            )
+            );
         };
         0
     })

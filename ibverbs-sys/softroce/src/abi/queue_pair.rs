@@ -189,6 +189,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             return refusal.errno();
         }
         if queue_pair.release(&handle.element) {
+            // A message is received before it is acknowledged, and its completion may be all that the
+            // program waited for: the acknowledgement goes now, or the peer never gets one.
+            nic.transmit(queue_pair);
             nic.queue_pairs.remove(queue_pair.number());
             queue_pair.close();
             nic.forget(queue_pair);
@@ -207,6 +210,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     attr: *mut ibv_qp_attr,
     attr_mask: c_int,
 ) -> c_int {
+    const STATE: c_int = ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed();
+    const ENDS: [ibv_qp_state; 2] = [ibv_qp_state::IBV_QPS_RESET, ibv_qp_state::IBV_QPS_ERR];
     // SAFETY: the caller gives a queue pair.
     unsafe { forward!((*qp).context, ibv_modify_qp(qp, attr, attr_mask)) };
     verb(Verb::ModifyQp, number, || {
@@ -221,6 +226,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             values: &values,
             destination,
         };
+        if attr_mask & STATE != 0 && ENDS.contains(&values.qp_state) {
+            // What was received is acknowledged, as when a queue pair is destroyed.
+            object.nic.transmit(&object.queue_pair);
+        }
         match object.queue_pair.modify(&wanted) {
             Ok(state) => {
                 // SAFETY: nobody but the owner reads the state, who is in this call.

@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
+use std::mem;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -144,6 +145,16 @@ impl Missing for *const c_char {
     }
 }
 
+/// A function of the real library with the type of ours.
+///
+/// # Safety
+/// `found` is such a function, and `F` a pointer to a function.
+pub(crate) unsafe fn typed<F: Copy>(_ours: F, found: *const ()) -> F {
+    const { assert!(size_of::<F>() == size_of::<*const ()>()) };
+    // SAFETY: the caller's promise; a pointer to a function is an address.
+    unsafe { mem::transmute_copy(&found) }
+}
+
 /// Calls the real library's function of the name of ours, which gives the type: `call!(ibv_xxx(a, b))`.
 /// Where there is none, the answer is that of [`Missing`], or what stands behind `else`.
 macro_rules! call {
@@ -162,7 +173,7 @@ macro_rules! call {
         match SYMBOL.find(function as *const ()) {
             Some(found) => {
                 // A function of that name in the library has the type of ours, which bears its name.
-                function = ::std::mem::transmute::<*const (), _>(found);
+                function = $crate::abi::real::typed(function, found);
                 let _inside = $crate::abi::real::Inside::enter();
                 function($($argument),*)
             }

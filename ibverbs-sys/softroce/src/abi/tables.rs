@@ -111,3 +111,41 @@ fn operations() -> ibv_context {
     };
     context
 }
+
+#[cfg(test)]
+mod tests {
+    use std::mem;
+    use std::slice;
+
+    use ibverbs_sys::{ibv_context_ops, verbs_context};
+
+    #[test]
+    fn no_function_is_missing() {
+        let context = super::context();
+        let words = |from: usize, to: usize| {
+            assert!(from.is_multiple_of(8) && to.is_multiple_of(8) && from < to);
+            // SAFETY: these parts of the context are pointers, all written.
+            unsafe {
+                slice::from_raw_parts(
+                    (&raw const context).byte_add(from).cast::<usize>(),
+                    (to - from) / 8,
+                )
+            }
+        };
+        let private = mem::offset_of!(verbs_context, priv_);
+        let end = mem::offset_of!(verbs_context, _ABI_placeholder3);
+        let operations = mem::offset_of!(verbs_context, context.ops);
+        let parts = [
+            (0, private),
+            (private + 8, end),
+            (operations, operations + size_of::<ibv_context_ops>()),
+        ];
+        for (from, to) in parts {
+            let empty = words(from, to).iter().position(|&word| word == 0);
+            assert_eq!(
+                empty, None,
+                "no function in the part from {from} to {to}, counted from there"
+            );
+        }
+    }
+}

@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate {
 
 fn name(names: &[&'static CStr], number: i64) -> Option<*const c_char> {
     let name = names.get(usize::try_from(number).ok()?)?;
-    (!name.is_empty()).then(|| name.as_ptr())
+    (!name.is_empty()).then_some(name.as_ptr())
 }
 
 struct Rate {

@@ -436,8 +436,8 @@ unsafe fn refuse(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller's promise.
     unsafe {
         with(qp, |object| {
-            object.batch().refuse(object.queue_pair().rules())
-        })
+            object.batch().refuse(object.queue_pair().rules());
+        });
     };
 }
 

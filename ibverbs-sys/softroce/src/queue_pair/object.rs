@@ -330,10 +330,8 @@ impl QueuePair {
         if let Receives::Own(queue) = &attached.receives {
             queue.clear();
         }
-        for queue in [&attached.send_queue, &attached.receive_queue] {
-            if let Some(queue) = queue {
-                queue.discard(self.number);
-            }
+        for queue in [&attached.send_queue, &attached.receive_queue].into_iter().flatten() {
+            queue.discard(self.number);
         }
     }
 

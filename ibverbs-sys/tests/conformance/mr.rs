@@ -40,6 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
         on_demand_region_as_claimed,
         implicit_on_demand_region_as_claimed,
         advice_is_taken,
+        advice_beyond_the_region_is_refused,
         advice_for_a_foreign_region_is_refused,
         null_region_drops_and_gives_zeroes,
         device_memory_copies_and_serves,
@@ -412,20 +413,34 @@ fn advise(pd: &Pd, sge: ibv_sge) -> c_int {
     unsafe { ibv_advise_mr(pd.raw(), advice, flags, &mut { sge }, 1) }
 }
 
+/// A region that advice is for.
+fn on_demand(pd: &Pd) -> Mr {
+    let support = u64::from(ibv_odp_general_caps::IBV_ODP_SUPPORT.0);
+    if pd.device().attr_ex().odp_caps.general_caps & support == 0 {
+        ignore("the device claims no on-demand regions (odp_caps)");
+    }
+    Mr::new(pd, 8192, ALL_ACCESS | Access::IBV_ACCESS_ON_DEMAND)
+}
+
 fn advice_is_taken(device: &Device) {
     let pd = Pd::new(device);
-    let mr = Mr::new(&pd, 8192, ALL_ACCESS);
+    let mr = on_demand(&pd);
     advise(&pd, mr.sge(0, 8192)).supported("ibv_advise_mr");
+}
+
+fn advice_beyond_the_region_is_refused(device: &Device) {
+    let pd = Pd::new(device);
+    let mr = on_demand(&pd);
+    advise(&pd, mr.sge(0, 8192)).supported("ibv_advise_mr");
+    advise(&pd, mr.sge(8000, 193)).fails("ibv_advise_mr", &[libc::EFAULT, libc::ENOENT]);
 }
 
 fn advice_for_a_foreign_region_is_refused(device: &Device) {
     let (pd, other) = (Pd::new(device), Pd::new(device));
-    let (mr, foreign) = (
-        Mr::new(&pd, 4096, ALL_ACCESS),
-        Mr::new(&other, 4096, ALL_ACCESS),
-    );
+    let (mr, foreign) = (on_demand(&pd), on_demand(&other));
     advise(&pd, mr.sge(0, 4096)).supported("ibv_advise_mr");
-    advise(&pd, foreign.sge(0, 4096)).fails("ibv_advise_mr", &[libc::ENOENT, libc::EINVAL]);
+    let refusals = [libc::EPERM, libc::ENOENT, libc::EFAULT];
+    advise(&pd, foreign.sge(0, 4096)).fails("ibv_advise_mr", &refusals);
 }
 
 fn null_region_drops_and_gives_zeroes(device: &Device) {

@@ -169,7 +169,10 @@ fn device_attributes() -> ibv_device_attr_ex {
     original.phys_port_cnt = limits::PORTS;
 
     // Nothing is pinned here, so all memory is memory on demand.
-    attributes.odp_caps.general_caps = ibv_odp_general_caps::IBV_ODP_SUPPORT.0.into();
+    attributes.odp_caps.general_caps = (ibv_odp_general_caps::IBV_ODP_SUPPORT
+        | ibv_odp_general_caps::IBV_ODP_SUPPORT_IMPLICIT)
+        .0
+        .into();
     let datagram = ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_SEND
         | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_RECV
         | ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_SRQ_RECV;

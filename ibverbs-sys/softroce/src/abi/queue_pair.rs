@@ -14,13 +14,14 @@ use libc::{c_int, c_uint};
 use super::work_request::{self, Operations};
 use super::{completion, fail, forward, guard, number, open, pd, srq, verb, xrc};
 use crate::census::{Counted, Kind};
-use crate::context::{Element, Shared};
+use crate::context::{Element, Held, Shared};
 use crate::fault::Verb;
 use crate::nic::Nic;
 use crate::proto::Service;
 use crate::queue_pair::{
     Batch, CreateError, Creation, Device, Handle, Modification, QueuePair, number_of, service_of,
 };
+use crate::xrc::XrcDomain;
 
 /// A queue pair as C knows it.
 ///
@@ -36,6 +37,8 @@ pub(super) struct Object {
     batch: Batch,
     /// It was made for the functions of [`ibv_qp_ex`].
     extended: bool,
+    /// The XRC domain that it was opened by.
+    _xrc: Option<Held<XrcDomain>>,
     _counted: Counted,
 }
 
@@ -143,6 +146,9 @@ pub(super) unsafe extern "C" fn open_qp(
                 new_handle(context),
             )
         };
+        let Ok(held) = Held::new(domain) else {
+            return fail(libc::EINVAL);
+        };
         let found = nic
             .queue_pairs
             .find(attr.qp_num)
@@ -166,7 +172,7 @@ pub(super) unsafe extern "C" fn open_qp(
                 ..ibv_qp_init_attr::default()
             },
         };
-        publish(&wanted, queue_pair, Arc::clone(nic), handle)
+        publish(&wanted, queue_pair, Arc::clone(nic), handle, Some(held))
     })
 }
 
@@ -424,7 +430,7 @@ unsafe fn make(wanted: Wanted, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *m
     match made {
         Ok((nic, handle, queue_pair)) => {
             *capabilities = queue_pair.capabilities();
-            publish(&wanted, queue_pair, nic, handle)
+            publish(&wanted, queue_pair, nic, handle, None)
         }
         Err(error) => fail(error.errno()),
     }
@@ -522,6 +528,7 @@ fn publish(
     queue_pair: Arc<QueuePair>,
     nic: Arc<Nic>,
     handle: Handle,
+    xrc: Option<Held<XrcDomain>>,
 ) -> *mut ibv_qp {
     let basic = &wanted.basic;
     let mut public = ibv_qp_ex::default();
@@ -552,6 +559,7 @@ fn publish(
         handle,
         batch: Batch::default(),
         extended: wanted.operations.is_some(),
+        _xrc: xrc,
         _counted: Counted::new(Kind::QueuePair),
     }));
     element.identify(object.expose_provenance());

@@ -773,6 +773,52 @@ fn extended_shared_receive_queues_say_of_which_type_they_are() {
     });
 }
 
+#[test]
+fn an_xrc_queue_has_a_number_and_keeps_what_it_stands_on() {
+    type Mask = ibv_srq_init_attr_mask;
+    const ALL: u32 = Mask::IBV_SRQ_INIT_ATTR_TYPE.0
+        | Mask::IBV_SRQ_INIT_ATTR_PD.0
+        | Mask::IBV_SRQ_INIT_ATTR_XRCD.0
+        | Mask::IBV_SRQ_INIT_ATTR_CQ.0;
+    with_domain(|context, pd| {
+        // SAFETY: all objects are there until they are destroyed.
+        unsafe {
+            let mut attr = ibv_xrcd_init_attr {
+                comp_mask: 3,
+                fd: -1,
+                oflags: libc::O_CREAT,
+            };
+            let xrcd = ibv_open_xrcd(context, &raw mut attr);
+            let cq = ibv_create_cq(context, 4, null_mut(), null_mut(), 0);
+            let mut init: ibv_srq_init_attr_ex = zeroed();
+            init.attr = ibv_srq_attr {
+                max_wr: 4,
+                max_sge: 1,
+                srq_limit: 0,
+            };
+            (init.comp_mask, init.srq_type) = (ALL, ibv_srq_type::IBV_SRQT_XRC);
+            (init.pd, init.cq) = (pd, cq);
+            refused(ibv_create_srq_ex(context, &raw mut init), EINVAL);
+            init.xrcd = xrcd;
+            let queues = [(); 2].map(|()| ibv_create_srq_ex(context, &raw mut init));
+            let numbers = queues.map(|srq| {
+                assert!(!srq.is_null(), "{}", io::Error::last_os_error());
+                let mut number = 0;
+                assert_eq!(ibv_get_srq_num(srq, &raw mut number), 0);
+                number
+            });
+            assert_ne!(numbers[0], numbers[1]);
+            assert_eq!(ibv_destroy_cq(cq), EBUSY);
+            assert_eq!(ibv_close_xrcd(xrcd), EBUSY);
+            for srq in queues {
+                assert_eq!(ibv_destroy_srq(srq), 0);
+            }
+            assert_eq!(ibv_destroy_cq(cq), 0);
+            assert_eq!(ibv_close_xrcd(xrcd), 0);
+        }
+    });
+}
+
 fn address_of(context: *mut ibv_context, index: u8) -> ibv_ah_attr {
     // SAFETY: the context is open; zeroes are an address.
     unsafe {

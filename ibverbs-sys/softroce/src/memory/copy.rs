@@ -1,4 +1,4 @@
-//! The only place that touches the program's memory.
+//! The only place that touches the program's memory itself; [`kernel`] lets the kernel do it.
 //!
 //! Other threads, and peers, may write and read the same bytes at the same time: a program that
 //! waits for a message by looking at its last byte is as common as one that polls. So no reference to
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::context::{Refusal, Shared, Usage};
 
-use super::is_mapped;
+use super::{is_mapped, kernel};
 
 /// A stretch of memory that was registered.
 #[derive(Clone, Debug)]
@@ -132,12 +132,7 @@ impl Span {
             // SAFETY: inside the span, and whoever made it keeps the bytes mapped.
             Kind::Mapped | Kind::Device { .. } => unsafe { read(address, out) },
             Kind::OnDemand => {
-                return transfer(
-                    libc::SYS_process_vm_readv,
-                    address,
-                    out.as_mut_ptr(),
-                    out.len(),
-                );
+                return kernel::read(address, out).ok_or(Inaccessible);
             }
             Kind::Null => out.fill(0),
         }
@@ -151,12 +146,7 @@ impl Span {
             // SAFETY: inside the span, and whoever made it keeps the bytes mapped and writable.
             Kind::Mapped | Kind::Device { .. } => unsafe { write(address, data) },
             Kind::OnDemand => {
-                return transfer(
-                    libc::SYS_process_vm_writev,
-                    address,
-                    data.as_ptr().cast_mut(),
-                    data.len(),
-                );
+                return kernel::write(address, data).ok_or(Inaccessible);
             }
             Kind::Null => {}
         }
@@ -441,41 +431,6 @@ fn piece(address: usize, length: usize) -> usize {
 unsafe fn atomic<'a, T>(address: usize) -> &'a T {
     // SAFETY: the caller's promise; only atomic types are asked for, whose values are all valid.
     unsafe { &*ptr::with_exposed_provenance::<T>(address) }
-}
-
-/// Lets the kernel copy between the program's memory at `remote` and `local`, which finds out what is not there.
-fn transfer(
-    call: libc::c_long,
-    remote: usize,
-    local: *mut u8,
-    length: usize,
-) -> Result<(), Inaccessible> {
-    let local = libc::iovec {
-        iov_base: local.cast(),
-        iov_len: length,
-    };
-    let remote = libc::iovec {
-        iov_base: ptr::with_exposed_provenance_mut(remote),
-        iov_len: length,
-    };
-    // SAFETY: the calls check `remote`; `local` is of a slice of this length, and is only written by
-    // the call that reads `remote`.
-    let copied = unsafe {
-        libc::syscall(
-            call,
-            libc::getpid(),
-            &raw const local,
-            1_usize,
-            &raw const remote,
-            1_usize,
-            0_usize,
-        )
-    };
-    if usize::try_from(copied) == Ok(length) {
-        Ok(())
-    } else {
-        Err(Inaccessible)
-    }
 }
 
 #[cfg(test)]

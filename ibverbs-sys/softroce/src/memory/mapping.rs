@@ -2,43 +2,64 @@
 
 use std::fs;
 
-/// Whether all of the program's memory from `address` on is mapped, readable and, if asked for, writable: what
-/// the kernel would find when it pins the pages of a region. Where `/proc` does not tell, it is believed.
+use super::kernel::{self, NoAnswer};
+
+/// Whether all of the program's memory from `address` on is mapped, readable and, if asked for,
+/// writable: what the kernel would find when it pins the pages of a region. Where there is no
+/// `/proc` to tell, it is believed.
 pub fn is_mapped(address: usize, length: u64, writable: bool) -> bool {
-    match fs::read_to_string("/proc/self/maps") {
-        Ok(maps) => covers(&maps, address as u64, length, writable),
-        Err(_) => true,
-    }
+    let address = address as u64;
+    covers(kernel::mapping_at, address, length, writable).unwrap_or_else(|NoAnswer| {
+        let Ok(maps) = fs::read_to_string("/proc/self/maps") else {
+            return true;
+        };
+        let mappings: Vec<Mapping> = maps.lines().filter_map(Mapping::parse).collect();
+        let find = |address| {
+            Ok(mappings
+                .iter()
+                .copied()
+                .find(|mapping| mapping.has(address)))
+        };
+        covers(find, address, length, writable) == Ok(true)
+    })
 }
 
-/// Whether the mappings, which are in ascending order, leave no gap.
-fn covers(maps: &str, address: u64, length: u64, writable: bool) -> bool {
+/// Whether one mapping comes after the other, each as it has to be.
+fn covers(
+    mapping_at: impl Fn(u64) -> Result<Option<Mapping>, NoAnswer>,
+    address: u64,
+    length: u64,
+    writable: bool,
+) -> Result<bool, NoAnswer> {
     let Some(end) = address.checked_add(length) else {
-        return false;
+        return Ok(false);
     };
     let mut reached = address;
-    for mapping in maps.lines().filter_map(Mapping::parse) {
-        if reached >= end || mapping.start > reached {
-            break;
-        }
-        if mapping.end > reached {
-            if !mapping.readable || writable && !mapping.writable {
-                return false;
+    while reached < end {
+        match mapping_at(reached)? {
+            Some(mapping) if mapping.readable && (mapping.writable || !writable) => {
+                reached = mapping.end;
             }
-            reached = mapping.end;
+            _ => return Ok(false),
         }
     }
-    reached >= end
+    Ok(true)
 }
 
-struct Mapping {
-    start: u64,
-    end: u64,
-    readable: bool,
-    writable: bool,
+/// A stretch of the program's addresses that are mapped alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) readable: bool,
+    pub(super) writable: bool,
 }
 
 impl Mapping {
+    fn has(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+
     /// Of a line such as `7f0000000000-7f0000001000 rw-p 00000000 00:00 0`.
     fn parse(line: &str) -> Option<Self> {
         let (range, rest) = line.split_once(' ')?;
@@ -64,22 +85,31 @@ mod tests {
 6000-7000 rw-p 00000000 00:00 0 [heap]
 ";
 
+    fn is_covered(address: u64, length: u64, writable: bool) -> bool {
+        let mappings: Vec<Mapping> = MAPS.lines().filter_map(Mapping::parse).collect();
+        assert_eq!(mappings.len(), 4);
+        let find = |address| {
+            Ok(mappings
+                .iter()
+                .copied()
+                .find(|mapping| mapping.has(address)))
+        };
+        covers(find, address, length, writable).unwrap()
+    }
+
     #[test]
     fn what_is_mapped_without_a_gap_is_covered() {
-        assert!(covers(MAPS, 0x1000, 0x1000, true));
+        assert!(is_covered(0x1000, 0x1000, true));
         assert!(
-            covers(MAPS, 0x1fff, 2, false),
+            is_covered(0x1fff, 2, false),
             "over the border of two mappings"
         );
-        assert!(
-            !covers(MAPS, 0x1fff, 2, true),
-            "the second may only be read"
-        );
-        assert!(!covers(MAPS, 0x2fff, 2, false), "a guard page");
-        assert!(!covers(MAPS, 0x0fff, 2, false), "begins before");
-        assert!(!covers(MAPS, 0x6fff, 2, false), "ends behind");
-        assert!(!covers(MAPS, 0x1000, u64::MAX, false), "wraps");
-        assert!(covers(MAPS, 0x5000, 0, true), "nothing is everywhere");
+        assert!(!is_covered(0x1fff, 2, true), "the second may only be read");
+        assert!(!is_covered(0x2fff, 2, false), "a guard page");
+        assert!(!is_covered(0x0fff, 2, false), "begins before");
+        assert!(!is_covered(0x6fff, 2, false), "ends behind");
+        assert!(!is_covered(0x1000, u64::MAX, false), "wraps");
+        assert!(is_covered(0x5000, 0, true), "nothing is everywhere");
     }
 
     #[test]
@@ -93,5 +123,26 @@ mod tests {
             "constants are not writable"
         );
         assert!(!is_mapped(8, 8, false));
+    }
+
+    /// The two ways to ask have the same answer, where there are two.
+    #[test]
+    fn the_kernel_says_what_its_file_says() {
+        let bytes = vec![0_u8; 1 << 20];
+        let address = bytes.as_ptr().addr() as u64;
+        let Ok(answer) = kernel::mapping_at(address) else {
+            return;
+        };
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let mut listed = maps.lines().filter_map(Mapping::parse);
+        let listed = listed.find(|mapping| mapping.has(address)).unwrap();
+        let answer = answer.unwrap();
+        // Not the ends: other threads map memory beside it meanwhile.
+        assert!(answer.has(address));
+        assert_eq!(
+            (answer.readable, answer.writable),
+            (listed.readable, listed.writable)
+        );
+        assert_eq!(kernel::mapping_at(8), Ok(None));
     }
 }

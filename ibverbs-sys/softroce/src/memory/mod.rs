@@ -1,8 +1,10 @@
 //! Memory that the device may touch: regions and windows by their keys, and the copies from and to
-//! them. The program's memory is touched in one file, [`copy`]; all checks are outside it.
+//! them. The program's memory is touched in [`copy`] alone, and by the kernel where [`kernel`]
+//! asks it to; all checks are outside of them.
 
 mod access;
 mod copy;
+mod kernel;
 mod mapping;
 mod region;
 mod registry;

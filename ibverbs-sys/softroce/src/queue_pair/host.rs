@@ -55,6 +55,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) handles: &'a Handles,
     pub(super) attached: &'a Attached,
     pub(super) notes: &'a mut Notes,
+    /// Packets go, in answer to what came before.
+    pub(super) answering: bool,
 }
 
 impl Surroundings<'_> {
@@ -70,8 +72,9 @@ impl Surroundings<'_> {
 
     /// Does something with the memory that the peer may use.
     ///
-    /// An XRC target has no protection domain: memory is that of its domain's queues (IBTA annex A14). Which of
-    /// them a request names is no protection, since the peer may name any; so all count, the last one named first.
+    /// An XRC target has no protection domain: a request's keys are those of the domain of the queue that it
+    /// names (IBTA annex A14). An answer to a read that was accepted so comes later, when the peer may have named
+    /// other queues; it is looked for in the domains of all.
     fn remote<T>(
         &self,
         mut access: impl FnMut(&View<'_>) -> Result<T, RemoteFault>,
@@ -85,7 +88,7 @@ impl Surroundings<'_> {
         if !matches!(result, Err(RemoteFault::Access)) {
             return result;
         }
-        let Some(xrc) = &self.attached.xrc else {
+        let Some(xrc) = self.attached.xrc.as_ref().filter(|_| self.answering) else {
             return result;
         };
         let queues = self.device.shared_queues().of_xrc_domain(xrc.id());

@@ -254,6 +254,7 @@ impl QueuePair {
     pub(crate) fn transmit(&self, now: Time, outgoing: &mut impl Outgoing) {
         let mut inner = self.inner.lock();
         self.with(&mut inner, |transport, host| {
+            host.answering = true;
             while outgoing.push(|out| transport.poll_transmit(now, host, out)) {}
         });
         outgoing.flush();
@@ -330,7 +331,10 @@ impl QueuePair {
         if let Receives::Own(queue) = &attached.receives {
             queue.clear();
         }
-        for queue in [&attached.send_queue, &attached.receive_queue].into_iter().flatten() {
+        for queue in [&attached.send_queue, &attached.receive_queue]
+            .into_iter()
+            .flatten()
+        {
             queue.discard(self.number);
         }
     }
@@ -353,6 +357,7 @@ impl QueuePair {
             handles: &self.handles,
             attached: attached.as_ref()?,
             notes,
+            answering: false,
         };
         let result = act(transport, &mut host);
         if std::mem::take(&mut host.notes.overrun)

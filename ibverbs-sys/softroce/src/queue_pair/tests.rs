@@ -670,7 +670,6 @@ fn xrc_targets_take_from_the_queues_of_their_domain() {
         remote,
         immediate: None,
     };
-    // Memory is that of the domain's queues, whether or not one was named before.
     let write = request(&initiator, 2, write);
     initiator.sender().post(write).unwrap();
     post(&initiator, 3).unwrap();
@@ -679,6 +678,45 @@ fn xrc_targets_take_from_the_queues_of_their_domain() {
     assert_eq!(bench.sent(), [(2, OK, Work::Write), (3, OK, Work::Send)]);
     let none = target.receiver().post(room(&bench, 1));
     assert_eq!(none, Err(PostError::NoQueue));
+}
+
+#[test]
+fn an_xrc_request_s_keys_are_of_the_queue_that_it_names() {
+    let mut bench = bench(8);
+    let first = bench.shared_queue(true);
+    let (key, domain) = (bench.key, Arc::clone(&bench.domain));
+    bench.domain = ProtectionDomain::new(&bench.context);
+    let second = bench.shared_queue(true);
+    assert_eq!((first.number(), second.number()), (1, 2));
+    bench.domain = domain;
+    let ends = |queue, service: fn(Remote) -> SendOperation| {
+        let initiator = bench.queue_pair(7, Service::XrcInitiator);
+        let target = bench.queue_pair(8, Service::XrcTarget);
+        bring(&initiator, 8, State::ReadyToSend);
+        bring(&target, 7, State::ReadyToReceive);
+        let mut draft = Draft::new(1, 0, service(Remote { address: 0, key }));
+        draft.xrc_srq(queue);
+        let segment = Segment {
+            address: 512,
+            length: 8,
+            key,
+        };
+        draft.gather([segment].into_iter());
+        let request = draft.finish(initiator.rules()).unwrap();
+        initiator.sender().post(request).unwrap();
+        bench.run(&mut Wire::default(), &[&initiator, &target]);
+        bench.sent()[0].1
+    };
+    let write = |remote| SendOperation::Write {
+        remote,
+        immediate: None,
+    };
+    let read = |remote| SendOperation::Read { remote };
+    for operation in [write, read] as [fn(Remote) -> SendOperation; 2] {
+        assert_eq!(ends(1, operation), OK);
+        assert_eq!(ends(2, operation), CompletionStatus::RemoteAccess);
+        assert_eq!(ends(3, operation), CompletionStatus::RemoteInvalidRequest);
+    }
 }
 
 #[test]

@@ -69,6 +69,8 @@ const PINGPONGS: &[&str] = &[
     "ibv_rc_pingpong -g 0 -c",
     "ibv_rc_pingpong -g 1 -c",
     "ibv_rc_pingpong -g 0 -c -t",
+    "ibv_rc_pingpong -g 0 -c -o",
+    "ibv_rc_pingpong -g 0 -c -j",
     "ibv_rc_pingpong -g 0 -c -s 1048576 -n 20 -m 4096",
     "ibv_rc_pingpong -g 0 -c -s 0",
     "ibv_uc_pingpong -g 0 -c",
@@ -113,7 +115,6 @@ const PERFTESTS: &[&str] = &[
     "ib_send_lat -e -n 500",
     "ib_send_bw -e -n 500",
     "ib_read_bw -e -n 500",
-    "ib_write_bw -e -n 500",
     "ib_send_bw --use-srq -n 500",
     "ib_send_lat --use-srq -n 500",
 ];

@@ -28,7 +28,7 @@ impl QueuePair {
     pub fn new(number: u32, service: Service) -> Self {
         let attributes = Attributes::default();
         Self {
-            requester: Requester::new(attributes.send_sequence, attributes.window),
+            requester: Requester::new(attributes.send_sequence, &attributes),
             responder: Responder::new(attributes.receive_sequence),
             endpoint: Endpoint {
                 number,
@@ -116,7 +116,7 @@ impl QueuePair {
                     shared_receive: attributes.shared_receive,
                     ..Attributes::default()
                 };
-                self.requester = Requester::new(attributes.send_sequence, attributes.window);
+                self.requester = Requester::new(attributes.send_sequence, &*attributes);
                 self.responder = Responder::new(attributes.receive_sequence);
                 self.established = false;
             }
@@ -127,7 +127,7 @@ impl QueuePair {
             }
             State::ReadyToSend => {
                 if before == State::ReadyToReceive {
-                    self.requester = Requester::new(attributes.send_sequence, attributes.window);
+                    self.requester = Requester::new(attributes.send_sequence, &*attributes);
                 }
             }
             State::SendQueueDrained => self.drained &= before == state,
@@ -292,16 +292,19 @@ impl QueuePair {
         self.endpoint.state = State::Error;
         self.requester.flush(&self.endpoint, host);
         self.responder.flush(host);
-        let service = self.endpoint.service;
-        let shared = self.endpoint.attributes.shared_receive || service == Service::XrcTarget;
-        if shared {
-            if before != State::Error {
-                host.raise(Event::LastRequestReached);
+        match self.endpoint.service {
+            Service::XrcInitiator => {}
+            service if service == Service::XrcTarget || self.endpoint.attributes.shared_receive => {
+                if before != State::Error {
+                    host.raise(Event::LastRequestReached);
+                }
             }
-        } else if service != Service::XrcInitiator {
-            while let Some(receive) = host.next_receive(None) {
-                let completion = failed_receive(&receive, CompletionStatus::Flushed, Work::Receive);
-                host.complete_receive(completion, None);
+            _ => {
+                while let Some(receive) = host.next_receive(None) {
+                    let completion =
+                        failed_receive(&receive, CompletionStatus::Flushed, Work::Receive);
+                    host.complete_receive(completion, None);
+                }
             }
         }
     }

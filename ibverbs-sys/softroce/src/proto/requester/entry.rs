@@ -47,6 +47,16 @@ impl Entry {
         )
     }
 
+    /// How many sequence numbers a packet takes that begins at `packet` of `packets`: of a read, those to the
+    /// end of its run of `run`.
+    pub(super) fn covers(&self, packet: u32, packets: u32, run: u32) -> u32 {
+        if self.is_read() {
+            (run - packet % run).min(packets - packet)
+        } else {
+            1
+        }
+    }
+
     /// Does what this side does alone, or gives the request its sequence numbers from `next` on.
     pub(super) fn start(&mut self, next: Sequence, endpoint: &Endpoint, memory: &impl Memory) {
         let local = match &self.request.operation {

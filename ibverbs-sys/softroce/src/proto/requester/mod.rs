@@ -10,6 +10,7 @@
 
 mod entry;
 mod packet;
+mod probe;
 mod response;
 mod window;
 
@@ -21,12 +22,14 @@ use std::time::Duration;
 
 use entry::{Entry, Progress};
 use packet::Place;
+use probe::Probe;
 use window::Window;
 
 use super::endpoint::Endpoint;
 use super::timer::Pacer;
 use super::{
-    CompletionStatus, Counter, Host, Path, SendOperation, SendRequest, Sequence, State, Time,
+    Attributes, CompletionStatus, Counter, Host, Path, SendOperation, SendRequest, Sequence, State,
+    Time,
 };
 
 /// The oldest request cannot go on: how it ends.
@@ -59,6 +62,7 @@ pub(super) struct Requester {
     /// The cursor was set back for the oldest number, and what the peer says of it is no news.
     gone_back: bool,
     answer_by: Option<Time>,
+    probe: Probe,
     /// The peer has no receive: when to try again.
     again_at: Option<Time>,
     pacer: Pacer,
@@ -75,15 +79,15 @@ struct Cursor {
 
 impl Requester {
     /// A requester whose first packet has the number `sequence`.
-    pub(super) fn new(sequence: Sequence, window: u32) -> Self {
-        let window = Window::new(window);
+    pub(super) fn new(sequence: Sequence, attributes: &Attributes) -> Self {
+        let window = Window::new(attributes.window);
         Self {
             queue: VecDeque::new(),
             cursor: Cursor::default(),
             next: sequence,
             unanswered: sequence,
             sent: sequence,
-            read_batch: window.read_batch(),
+            read_batch: window.read_batch(attributes.path_mtu.bytes() as u32),
             window,
             fetches: 0,
             fetches_sent: 0,
@@ -92,6 +96,7 @@ impl Requester {
             not_ready_retries: 0,
             gone_back: false,
             answer_by: None,
+            probe: Probe::default(),
             again_at: None,
             pacer: Pacer::default(),
         }
@@ -128,6 +133,9 @@ impl Requester {
             return Ok(None);
         }
         self.again_at = None;
+        if self.probe.is_due() && endpoint.is_reliable() {
+            return self.transmit_probe(now, endpoint, host, out);
+        }
         loop {
             let Some(entry) = self.queue.get_mut(self.cursor.entry) else {
                 return Ok(None);
@@ -174,11 +182,7 @@ impl Requester {
             return Ok(None);
         };
         let sequence = first + packet;
-        let covers = if entry.is_read() {
-            (self.read_batch - packet % self.read_batch).min(packets - packet)
-        } else {
-            1
-        };
+        let covers = entry.covers(packet, packets, self.read_batch);
         let awaits_data = entry.awaits_data();
         let on_the_way = sequence.distance(self.unanswered).max(0) as u32;
         let mut acknowledge = false;
@@ -218,12 +222,15 @@ impl Requester {
             self.cursor = self.after(self.cursor.entry);
         }
         let end = sequence + covers;
-        if end.distance(self.sent) > 0 {
+        let new = end.distance(self.sent) > 0;
+        if new {
             self.sent = end;
         } else {
             host.count(Counter::Retransmitted, 1);
         }
         if endpoint.is_reliable() {
+            let timeout = endpoint.attributes.ack_timeout;
+            self.probe.sent(sequence, new, now, timeout);
             self.fetches_sent += u32::from(awaits_data);
             if self.answer_by.is_none() {
                 self.answer_by = deadline(now, endpoint);
@@ -233,6 +240,40 @@ impl Requester {
             self.unanswered = end;
             self.settle(endpoint, host)?;
         }
+        Ok(Some(path))
+    }
+
+    /// Sends the oldest packet once more.
+    fn transmit_probe(
+        &mut self,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Path>, Failed> {
+        let timeout = endpoint.attributes.ack_timeout;
+        self.probe.went(self.unanswered, now, timeout);
+        let (Some(path), Some(entry)) = (endpoint.attributes.path, self.queue.front_mut()) else {
+            return Ok(None);
+        };
+        let Progress::Started { first, packets } = entry.progress else {
+            return Ok(None);
+        };
+        let packet = self.unanswered.distance(first).max(0) as u32;
+        let place = Place {
+            sequence: self.unanswered,
+            packet,
+            covers: entry.covers(packet, packets, self.read_batch),
+            packets,
+            acknowledge: true,
+        };
+        if let Err(status) = packet::write(entry, place, endpoint, host, out) {
+            entry.progress = Progress::Failed(status);
+            return Err(Failed(status));
+        }
+        self.probe
+            .went(self.unanswered + place.covers, now, timeout);
+        host.count(Counter::Retransmitted, 1);
         Ok(Some(path))
     }
 
@@ -305,6 +346,7 @@ impl Requester {
         self.fetches_sent = 0;
         self.unasked = 0;
         self.answer_by = None;
+        self.probe.gone_back();
     }
 
     /// Goes back because something was lost, if that may be done once more.
@@ -315,7 +357,6 @@ impl Requester {
             return Err(Failed(CompletionStatus::RetryExceeded));
         }
         self.retries += 1;
-        self.window.loss(self.sent);
         self.go_back();
         Ok(())
     }
@@ -323,7 +364,7 @@ impl Requester {
     /// When [`handle_timeout`](Self::handle_timeout) or another packet is due.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let paused = self.pacer.again().filter(|_| !self.queue.is_empty());
-        [self.answer_by, self.again_at, paused]
+        [self.answer_by, self.again_at, self.probe.at(), paused]
             .into_iter()
             .flatten()
             .min()
@@ -341,9 +382,11 @@ impl Requester {
         if self.answer_by.is_some_and(|at| at <= now) {
             host.count(Counter::AcknowledgementTimeout, 1);
             self.retry(endpoint, host)?;
+            self.window.silence(self.sent);
             // A peer that says the same once more says it of what goes now.
             self.gone_back = false;
         }
+        self.probe.handle_timeout(now);
         Ok(())
     }
 
@@ -359,7 +402,7 @@ impl Requester {
         for entry in self.queue.drain(..) {
             host.complete_send(entry.completion(CompletionStatus::Flushed));
         }
-        *self = Self::new(self.next, endpoint.attributes.window);
+        *self = Self::new(self.next, &endpoint.attributes);
     }
 }
 

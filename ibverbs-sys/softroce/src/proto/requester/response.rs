@@ -128,6 +128,12 @@ impl Requester {
         self.settle(endpoint, host)?;
         let waiting = self.position().distance(self.unanswered) > 0;
         self.answer_by = waiting.then(|| deadline(now, endpoint)).flatten();
+        let timeout = endpoint.attributes.ack_timeout;
+        if self.probe.progress(limit, waiting, now, timeout) {
+            // What the peer has of the rest it would have told.
+            self.window.loss(self.sent);
+            self.go_back();
+        }
         Ok(())
     }
 
@@ -138,6 +144,7 @@ impl Requester {
             return Ok(());
         }
         self.retry(endpoint, host)?;
+        self.window.loss(self.sent);
         self.gone_back = true;
         Ok(())
     }

@@ -1,6 +1,7 @@
 use crate::proto::Sequence;
 
-/// How many packets may be on the way: one more for each window that got through, half after a loss.
+/// How many packets may be on the way: soon as many as the attributes allow, half after a loss, and one more
+/// for each window that got through since.
 ///
 /// The specification knows no such window, because InfiniBand loses nothing. A socket's buffer does, and a
 /// requester that goes back over all that it sent would fill it again and again.
@@ -8,22 +9,31 @@ use crate::proto::Sequence;
 pub(super) struct Window {
     limit: u32,
     size: u32,
+    /// Below it the window grows with each packet.
+    threshold: u32,
     gained: u32,
     /// Losses before this number was reached belong to the one that was answered already.
     recovered: Option<Sequence>,
 }
 
+/// What a buffer of the smallest usual size takes at once.
+const FIRST: u32 = 16;
+
+/// Bytes that a response may have.
+const RESPONSE: u32 = 32 << 10;
+
 /// A smaller window would only make the loss of a lone packet harder to notice.
 const SMALLEST: u32 = 4;
 
 impl Window {
-    /// A window that is open to `limit` packets.
+    /// A window that opens to `limit` packets.
     pub(super) fn new(limit: u32) -> Self {
         // More would come too near to half of all sequence numbers.
         let limit = limit.clamp(1, 1 << 20);
         Self {
             limit,
-            size: limit,
+            size: limit.min(FIRST),
+            threshold: limit,
             gained: 0,
             recovered: None,
         }
@@ -34,9 +44,10 @@ impl Window {
         self.size
     }
 
-    /// How many packets a read request may ask for: several fit into the window.
-    pub(super) fn read_batch(&self) -> u32 {
-        (self.limit / 4).clamp(1, 32)
+    /// How many packets of `mtu` bytes a read request may ask for: several requests fit into the window, and
+    /// one response into a buffer of the smallest usual size.
+    pub(super) fn read_batch(&self, mtu: u32) -> u32 {
+        (self.limit / 4).min(RESPONSE / mtu).clamp(1, 32)
     }
 
     /// After how many packets an acknowledgement is asked for.
@@ -49,13 +60,14 @@ impl Window {
         if self.recovered.is_some_and(|end| oldest.distance(end) >= 0) {
             self.recovered = None;
         }
-        if self.size < self.limit {
-            self.gained += packets;
-            while self.gained >= self.size && self.size < self.limit {
-                self.gained -= self.size;
-                self.size += 1;
-            }
-        } else {
+        let fast = packets.min(self.threshold.saturating_sub(self.size));
+        self.size += fast;
+        self.gained += packets - fast;
+        while self.gained >= self.size && self.size < self.limit {
+            self.gained -= self.size;
+            self.size += 1;
+        }
+        if self.size == self.limit {
             self.gained = 0;
         }
     }
@@ -63,10 +75,16 @@ impl Window {
     /// Something was lost of the packets before `sent`.
     pub(super) fn loss(&mut self, sent: Sequence) {
         if self.recovered.is_none() {
-            self.size = (self.size / 2).max(SMALLEST.min(self.limit));
-            self.gained = 0;
-            self.recovered = Some(sent);
+            self.silence(sent);
         }
+    }
+
+    /// Nothing was heard of the packets before `sent`: what was sent since the last loss is lost, too.
+    pub(super) fn silence(&mut self, sent: Sequence) {
+        self.size = (self.size / 2).max(SMALLEST.min(self.limit));
+        self.threshold = self.size;
+        self.gained = 0;
+        self.recovered = Some(sent);
     }
 }
 
@@ -75,9 +93,26 @@ mod tests {
     use super::Window;
     use crate::proto::Sequence;
 
+    fn open() -> Window {
+        let mut window = Window::new(64);
+        window.progress(48, Sequence::new(48));
+        assert_eq!(window.size(), 64);
+        window
+    }
+
+    #[test]
+    fn opens_with_what_gets_through() {
+        let mut window = Window::new(64);
+        assert_eq!(window.size(), 16);
+        window.progress(16, Sequence::new(16));
+        assert_eq!(window.size(), 32);
+        window.progress(1000, Sequence::new(1016));
+        assert_eq!(window.size(), 64);
+    }
+
     #[test]
     fn halves_once_for_all_losses_of_a_window_and_grows_again() {
-        let mut window = Window::new(64);
+        let mut window = open();
         window.loss(Sequence::new(100));
         window.loss(Sequence::new(100));
         assert_eq!(window.size(), 32);
@@ -93,17 +128,22 @@ mod tests {
     }
 
     #[test]
-    fn stays_open() {
-        let mut window = Window::new(64);
-        for sequence in 0..20 {
-            window.progress(0, Sequence::new(sequence));
-            window.loss(Sequence::new(sequence));
+    fn halves_at_each_silence() {
+        let mut window = open();
+        for size in [32, 16, 8, 4, 4] {
+            window.silence(Sequence::new(100));
+            assert_eq!(window.size(), size);
         }
-        assert_eq!(window.size(), 4);
+    }
+
+    #[test]
+    fn stays_open() {
         let mut window = Window::new(0);
         window.loss(Sequence::new(1));
         assert_eq!(window.size(), 1);
-        assert_eq!(window.read_batch(), 1);
+        assert_eq!(window.read_batch(256), 1);
+        let batches = [256, 1024, 2048, 4096].map(|mtu| Window::new(512).read_batch(mtu));
+        assert_eq!(batches, [32, 32, 16, 8]);
         assert_eq!(window.acknowledge_every(), 1);
     }
 }

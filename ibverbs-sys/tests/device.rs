@@ -1,5 +1,5 @@
-//! Verbs on a device: the one that `RDMA_DEVICE` names, or else the first. Without a device these
-//! tests fail; `cargo xtask on rxe` brings one.
+//! Verbs on a device: the one that `RDMA_DEVICE` names, or else the first. Behind those of the
+//! machine there is softroce.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "every block is a call of C with the arguments that its manual page asks for"
@@ -15,8 +15,6 @@ use std::time::{Duration, Instant};
 use ibverbs_sys::*;
 
 const PORT: u8 = 1;
-
-const NO_DEVICE: &str = "there is no RDMA device here: run this by `cargo xtask on rxe`";
 
 /// Fails the test with `errno` where a verb returned a null pointer.
 fn non_null<T>(verb: &str, pointer: *mut T) -> *mut T {
@@ -37,12 +35,13 @@ struct Device {
 
 impl Device {
     fn open() -> Self {
+        softroce::install();
         let wanted = env::var("RDMA_DEVICE").ok();
         let mut count = 0;
         let list = unsafe { ibv_get_device_list(&mut count) };
         assert!(
             !list.is_null() && count > 0,
-            "{NO_DEVICE} ({})",
+            "there is no RDMA device here ({})",
             Error::last_os_error()
         );
         let devices = unsafe { std::slice::from_raw_parts(list, count as usize) };

@@ -6,8 +6,8 @@
 //! conformance [FILTER...] [--exact] [--skip FILTER] [--list] [--isolate] [--long] [--device NAME]
 //! ```
 //!
-//! - The device is the one that `--device` or `RDMA_DEVICE` names, else the first. Without one
-//!   the program fails.
+//! - The device is the one that `--device` or `RDMA_DEVICE` names, else the first. softroce is
+//!   there behind all others, so the first is a NIC's or the kernel's where there is one.
 //! - Cases run one after the other in a worker process with a time limit for each case. A case that
 //!   crashes it or does not end has failed, and the next one gets a new process; `--isolate`
 //!   gives each case its own.
@@ -71,5 +71,7 @@ fn main() -> ExitCode {
         event::cases,
     ];
     let cases: Vec<_> = subjects.iter().flat_map(|cases| cases()).collect();
+    // Behind the devices that the machine has, there is one.
+    softroce::install();
     harness::main(&cases)
 }

@@ -436,9 +436,9 @@ fn rnr_retries_of_seven_go_on(device: &Device) {
 }
 
 fn rnr_is_over_when_a_receive_comes(device: &Device) {
-    // 5.12 ms of delay and six of them: the receive comes within.
+    // 123 ms of delay and six of them: the receive comes within.
     let change = |plan: &mut Plan| {
-        (plan.rnr_retry, plan.min_rnr_timer, plan.timeout) = (6, 18, 18);
+        (plan.rnr_retry, plan.min_rnr_timer, plan.timeout) = (6, 27, 18);
     };
     let pair = patient(device, change);
     pair.a.qp.post(pair.a.send(0, 8));

@@ -40,6 +40,7 @@ mod port;
 mod qp;
 mod qp_ex;
 mod rc;
+mod rest;
 mod srq;
 mod state;
 mod uc;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         mw::cases,
         error::cases,
         event::cases,
+        rest::cases,
     ];
     let cases: Vec<_> = subjects.iter().flat_map(|cases| cases()).collect();
     // Behind the devices that the machine has, there is one.

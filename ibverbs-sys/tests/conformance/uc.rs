@@ -118,7 +118,17 @@ fn connection_goes_on_after_a_lost_message(device: &Device) {
     let pair = Pair::uc(device);
     pair.a.qp.post(pair.a.send(0, 20_000).id(5));
     pair.a.cq.success(5);
-    std::thread::sleep(QUIET);
+    // It is lost when what was posted behind it is there.
+    pair.a.mr.set_u64(0, 1);
+    pair.a.qp.post(pair.a.write(&pair.b, 0, 8).id(6));
+    pair.a.cq.success(6);
+    let end = std::time::Instant::now() + PATIENCE;
+    while pair.b.mr.u64(0) == 0 {
+        assert!(
+            std::time::Instant::now() < end,
+            "the write behind it did not arrive"
+        );
+    }
     pair.exchange(100);
     pair.exchange(20_000);
 }

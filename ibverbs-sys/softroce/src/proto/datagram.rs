@@ -158,7 +158,7 @@ mod tests {
         let mut node = Node::ready_to_send(1, UD);
         post(&mut node, 1, 257, datagram(2, 0x1234));
         assert!(node.transmit(Time::default()).is_none());
-        assert_eq!(node.machine.ends(), [(1, S::LocalLength)]);
-        assert_eq!(node.queue_pair.state(), State::SendQueueError);
+        assert_eq!(node.machine.ends(), [(1, S::Success)]);
+        assert_eq!(node.queue_pair.state(), State::ReadyToSend);
     }
 }

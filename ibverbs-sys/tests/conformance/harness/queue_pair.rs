@@ -59,7 +59,8 @@ impl Plan {
             mtu: None,
             send_psn: 0x0012_3456,
             receive_psn: 0x0012_3456,
-            timeout: 14,
+            // 0.27 s: a machine may have other things to do.
+            timeout: 16,
             retry_count: 7,
             rnr_retry: 7,
             min_rnr_timer: 1,

@@ -62,6 +62,8 @@ impl Entry {
         let local = match &self.request.operation {
             SendOperation::Bind(binding) => memory.bind(binding),
             SendOperation::LocalInvalidate { key } => memory.invalidate(*key),
+            // IBTA C10-93.1.1: of a datagram that is longer than a packet nothing is sent, and that is no error.
+            SendOperation::Datagram { .. } if self.request.length > endpoint.mtu() => Ok(()),
             _ => {
                 self.progress = match self.check(endpoint) {
                     Ok(packets) => Progress::Started {
@@ -106,7 +108,6 @@ impl Entry {
         }
         let length = request.length;
         match request.operation {
-            O::Datagram { .. } if length > endpoint.mtu() => Err(CompletionStatus::LocalLength),
             O::CompareSwap { .. } | O::FetchAdd { .. } if length < 8 => {
                 Err(CompletionStatus::LocalLength)
             }

@@ -74,6 +74,14 @@ xflags::xflags! {
             /// More arguments for the benchmark program, after `--`.
             repeated arguments: OsString
         }
+        /// Plant known bugs in softroce's transport, one at a time in a copy of the workspace, and see
+        /// that the simulated network notices each.
+        cmd plant {
+            /// Only this bug [all of ibverbs-sys/softroce/tests/planted].
+            repeated --bug name: String
+            /// How many schedules a bug may pass until it counts as missed [500].
+            optional --schedules n: u64
+        }
         /// Fuzz softroce: let a fuzzer look for input that makes it panic, answer wrongly or misuse
         /// memory. What it finds and learns goes to target/fuzz.
         cmd fuzz {

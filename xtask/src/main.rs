@@ -12,6 +12,7 @@ mod fuzz;
 mod guest;
 mod limit;
 mod packages;
+mod plant;
 mod project;
 mod rxe;
 mod soft_roce;
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 use xshell::Shell;
 
-use crate::flags::{Bench, Fuzz, OnCmd, Rxe, SoftroceSetup, Test, Xtask, XtaskCmd};
+use crate::flags::{Bench, Fuzz, OnCmd, Plant, Rxe, SoftroceSetup, Test, Xtask, XtaskCmd};
 use crate::guest::job::Links;
 use crate::rxe::Requirements;
 use crate::soft_roce::Wish;
@@ -54,6 +55,7 @@ impl Xtask {
             XtaskCmd::Test(flags) => test::run(&shell, &flags.selection()),
             XtaskCmd::Bench(flags) => bench::run(&shell, flags.choice()),
             XtaskCmd::Fuzz(flags) => fuzz::run(&shell, &flags.choice()?),
+            XtaskCmd::Plant(flags) => plant::run(&shell, &flags.choice()),
             XtaskCmd::RunPlan(flags) => test::run_plan(&flags.plan, &flags.outcomes).map(|()| 0),
             XtaskCmd::Bindgen(flags) => bindgen::run(&shell, flags.check).map(|()| 0),
         }
@@ -101,6 +103,15 @@ impl Bench {
             device: Target::measured(self.device),
             limit: limit_of(self.timeout.unwrap_or(if self.quick { 1800 } else { 7200 })),
             arguments: self.arguments,
+        }
+    }
+}
+
+impl Plant {
+    fn choice(self) -> plant::Choice {
+        plant::Choice {
+            bugs: self.bug,
+            schedules: self.schedules.unwrap_or(500),
         }
     }
 }

@@ -9,14 +9,14 @@ use super::schedule::{Ending, Kind};
 use super::target::Maybe;
 
 impl Scenario<'_> {
-    /// Nothing happens any more: is everything done, and all memory as it must be?
-    pub(super) fn finish(&mut self) -> Result<(), String> {
-        for r in 0..self.requesters.len() {
+    /// Nothing happens any more: is everything done that `requesters` had to do, and all memory as it must be?
+    pub(super) fn finish(&mut self, requesters: &[usize]) -> Result<(), String> {
+        for &r in requesters {
             let number = self.world.queue_pair(self.requesters[r].place).number();
             self.finish_requester(r)
                 .map_err(|why| format!("qp {number:#x} in the end: {why}"))?;
         }
-        for r in 0..self.requesters.len() {
+        for &r in requesters {
             self.check_memory(r)?;
         }
         for (node, cells) in self.cells.iter().enumerate() {
@@ -60,7 +60,7 @@ impl Scenario<'_> {
                 requester.remaining
             ));
         }
-        let spoils = requester.side == 0 && connection.ending.is_some();
+        let spoils = self.life == 0 && requester.side == 0 && connection.ending.is_some();
         if spoils {
             return Err(format!("{:?} did not end it", connection.ending));
         }

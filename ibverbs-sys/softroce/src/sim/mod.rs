@@ -30,6 +30,7 @@ mod network;
 mod pool;
 mod random;
 mod requester;
+mod revive;
 mod run;
 mod scenario;
 mod schedule;

@@ -38,6 +38,7 @@ impl Scenario<'_> {
         role.raised.push(event);
         match event {
             Event::SendQueueDrained => {
+                self.world.drained(place);
                 if let Some(r) = role.asks {
                     let delay = self.moment();
                     self.world.wake_after(delay, Token::Resume(r).number());

@@ -31,6 +31,8 @@ pub(super) struct Scenario<'t> {
     /// Connections of which an end failed.
     pub(super) broken: Vec<bool>,
     pub(super) outcome: Outcome,
+    /// How often queue pairs were reset and connected again.
+    pub(super) life: u32,
     ids: u64,
     random: Random,
 }
@@ -111,6 +113,7 @@ impl<'t> Scenario<'t> {
             xrc: HashMap::new(),
             broken: vec![false; schedule.connections.len()],
             outcome: Outcome::default(),
+            life: 0,
             ids: 0,
             random: Random::new(schedule.seed, 2),
         };
@@ -160,7 +163,12 @@ impl<'t> Scenario<'t> {
             self.pump(r)?;
         }
         self.settle_down()?;
-        self.finish()
+        let all: Vec<_> = (0..self.requesters.len()).collect();
+        self.finish(&all)?;
+        if self.schedule.again {
+            self.revive()?;
+        }
+        Ok(())
     }
 
     /// Lets events happen until there are none.
@@ -367,11 +375,14 @@ impl<'t> Scenario<'t> {
     }
 
     /// Sets a queue pair's attributes and makes it ready to send.
-    fn set_up(&mut self, number: usize, side: usize, [place, peer]: [Place; 2]) {
+    pub(super) fn set_up(&mut self, number: usize, side: usize, [place, peer]: [Place; 2]) {
         let connection = &self.schedule.connections[number];
         let destination = self.world.queue_pair(peer).number();
         let path = self.path_to(peer.node);
         let connected = connection.kind != Kind::Datagram;
+        let sequences = connection
+            .sequences
+            .map(|first| first + 0x55_5555 * self.life);
         self.world.enter(place, State::Init);
         *self.world.queue_pair_mut(place).attributes_mut() = Attributes {
             destination: if connected { destination } else { 0 },
@@ -383,8 +394,8 @@ impl<'t> Scenario<'t> {
             },
             partition_key: 0xffff,
             queue_key: QUEUE_KEY,
-            send_sequence: connection.sequences[side],
-            receive_sequence: connection.sequences[1 - side],
+            send_sequence: sequences[side],
+            receive_sequence: sequences[1 - side],
             ack_timeout: Some(connection.ack_timeout),
             retry_count: connection.retry_count,
             rnr_retry: connection.rnr_retry,

@@ -24,6 +24,8 @@ pub struct Schedule {
     pub ipv6: bool,
     /// How long a node collects packets before it answers.
     pub batch: Duration,
+    /// Reliable queue pairs are reset in the end, and connected again for some more requests.
+    pub again: bool,
     /// Who talks to whom.
     pub connections: Vec<Connection>,
 }
@@ -165,6 +167,7 @@ impl Schedule {
                 0 => Duration::ZERO,
                 _ => Duration::from_nanos(random.magnitude(20_000)),
             },
+            again: random.percent(25),
             connections: Vec::new(),
         };
         let reliable = random.range(2, 4) as usize;

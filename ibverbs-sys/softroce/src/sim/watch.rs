@@ -12,6 +12,10 @@ pub(crate) struct Watch {
     under_way: VecDeque<UnderWay>,
     /// The number after the highest that was sent.
     next: Option<Sequence>,
+    /// The peer was told that this packet is missing, and it did not come since.
+    missed: Option<Sequence>,
+    /// The send queue was told to be drained.
+    drained: bool,
 }
 
 #[derive(Debug)]
@@ -49,10 +53,16 @@ impl Watch {
             opcode.transport,
             Transport::ReliableConnection | Transport::ExtendedReliableConnection
         );
-        if !acknowledged || !opcode.is_request() {
+        if !acknowledged {
             return Ok(());
         }
         let sequence = Sequence::new(bth.sequence);
+        if !opcode.is_request() {
+            return self.answered(sequence, packet);
+        }
+        if self.drained {
+            return Err("the send queue is drained".to_owned());
+        }
         if let Some(next) = self.next {
             let distance = sequence.distance(next);
             if distance < 0 {
@@ -87,12 +97,31 @@ impl Watch {
         Ok(())
     }
 
+    fn answered(&mut self, sequence: Sequence, packet: &Packet<'_>) -> Result<(), String> {
+        let syndrome = packet.header.aeth.map(|aeth| aeth.syndrome);
+        if syndrome == Some(Syndrome::Nak(Nak::SequenceError)) {
+            if self.missed == Some(sequence) {
+                return Err("a gap is told once until it is filled (IBTA 9.7.5.2.8)".to_owned());
+            }
+            self.missed = Some(sequence);
+        }
+        Ok(())
+    }
+
+    /// The queue pair told that its send queue is drained, or was made to go on.
+    pub(crate) fn drained(&mut self, is: bool) {
+        self.drained = is;
+    }
+
     /// A packet came.
     pub(crate) fn arrived(&mut self, packet: &Packet<'_>) {
+        let sequence = Sequence::new(packet.header.bth.sequence);
         if !packet.header.bth.opcode.is_response() {
+            if self.missed == Some(sequence) {
+                self.missed = None;
+            }
             return;
         }
-        let sequence = Sequence::new(packet.header.bth.sequence);
         if self.next.is_none_or(|next| sequence.distance(next) >= 0) {
             return;
         }

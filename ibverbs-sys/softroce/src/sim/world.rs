@@ -270,10 +270,20 @@ impl<'t> World<'t> {
         self.with(place, |queue_pair, view, now| {
             queue_pair.enter(state, now, view);
         });
+        let watch = &mut self.nodes[place.node].slots[place.slot].watch;
+        watch.drained(false);
         if matches!(state, State::Reset | State::Init) {
-            self.nodes[place.node].slots[place.slot].watch.restart();
+            watch.restart();
         }
         self.transmit(place);
+    }
+
+    /// A queue pair told that its send queue is drained: it may send no request until it enters another state.
+    pub(crate) fn drained(&mut self, place: Place) {
+        let slot = &mut self.nodes[place.node].slots[place.slot];
+        if slot.queue_pair.state() == State::SendQueueDrained {
+            slot.watch.drained(true);
+        }
     }
 
     /// Asks for a notice after `delay`.

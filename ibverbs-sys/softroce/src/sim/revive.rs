@@ -1,0 +1,76 @@
+use std::ops::Range;
+
+use crate::proto::State;
+
+use super::requester::{PeerWindow, WindowState};
+use super::scenario::Scenario;
+use super::schedule::{Ending, Kind};
+
+/// Requests of each queue pair in its second life.
+const REQUESTS: Range<u64> = 5..20;
+
+impl Scenario<'_> {
+    /// Resets reliable queue pairs, which are all in error, and connects them again with other sequence numbers:
+    /// nothing of before may show.
+    pub(super) fn revive(&mut self) -> Result<(), String> {
+        self.life += 1;
+        let mut revived = Vec::new();
+        for r in 0..self.requesters.len() {
+            let connection = &self.schedule.connections[self.requesters[r].connection];
+            // What was cut stays so.
+            if connection.kind == Kind::Reliable && connection.ending != Some(Ending::Cut) {
+                revived.push(r);
+            }
+        }
+        for &r in &revived {
+            self.world.enter(self.requesters[r].place, State::Reset);
+        }
+        for &r in &revived {
+            self.begin_again(r);
+        }
+        for &r in &revived {
+            let place = self.requesters[r].place;
+            if let Some(pool) = self.roles[&place].pool {
+                self.pools[pool].stopped = false;
+                for _ in 0..self.pools[pool].depth {
+                    self.refill(pool);
+                }
+            }
+        }
+        for &r in &revived {
+            self.pump(r)?;
+        }
+        self.settle_down()?;
+        self.finish(&revived)
+    }
+
+    fn begin_again(&mut self, r: usize) {
+        let requester = &mut self.requesters[r];
+        let number = requester.connection;
+        let memory = self.world.memory(requester.target.node);
+        requester.target.look(memory);
+        requester.windows.clear();
+        if requester.random.percent(50) {
+            requester.windows.push(PeerWindow {
+                state: WindowState::Free,
+                key: memory.allocate_window(),
+                range: 0..0,
+            });
+        }
+        requester.remaining = requester.random.range(REQUESTS.start, REQUESTS.end) as u32;
+        requester.undone.clear();
+        requester.expected.clear();
+        requester.ended = None;
+        requester.resting = false;
+        // It ends well this time.
+        requester.spoiled = true;
+        self.broken[number] = false;
+        let (place, side) = (requester.place, requester.side);
+        let partner = requester.partner.unwrap_or(r);
+        let peer = self.requesters[partner].place;
+        if let Some(role) = self.roles.get_mut(&place) {
+            role.raised.clear();
+        }
+        self.set_up(number, side, [place, peer]);
+    }
+}

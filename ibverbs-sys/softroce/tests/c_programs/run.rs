@@ -61,7 +61,9 @@ pub(crate) fn run(case: &Case, user: User) -> Result<Completion, Failed> {
         )));
     }
     if case.alone {
-        start(case, user, None, None)?.finish("it", case)?;
+        start(case, user, None, None)?
+            .wait()?
+            .judge("it", case.says)?;
     } else {
         together(case, user)?;
     }
@@ -83,12 +85,13 @@ fn together(case: &Case, user: User) -> Result<(), String> {
             thread::sleep(Duration::from_millis(20));
             continue;
         }
-        let client = client.judge("the client", case);
-        // The server's words tell more, where both fail.
-        let server = match client {
-            Ok(()) => server.finish("the server", case),
-            Err(_) => server.finish_within(Duration::from_secs(5), "the server", case),
+        let client = client.judge("the client", case.says);
+        // A server whose client failed waits for it in vain.
+        let limit = match client {
+            Ok(()) => LIMIT,
+            Err(_) => Duration::from_secs(5),
         };
+        let server = server.wait_for(limit)?.judge("the server", &[]);
         return match (client, server) {
             (Ok(()), Ok(())) => Ok(()),
             (Err(client), Ok(())) => Err(client),
@@ -96,12 +99,10 @@ fn together(case: &Case, user: User) -> Result<(), String> {
             (Err(client), Err(server)) => Err(format!("{client}{server}")),
         };
     }
+    let server = server.wait_for(Duration::ZERO)?.judge("the server", &[]);
     Err(format!(
         "nobody listens at port {port}\n{}",
-        server
-            .finish_within(Duration::ZERO, "the server", case)
-            .err()
-            .unwrap_or_default()
+        server.err().unwrap_or_default()
     ))
 }
 
@@ -235,14 +236,6 @@ impl Running {
             stderr: text(self.stderr),
         })
     }
-
-    fn finish(self, who: &str, case: &Case) -> Result<(), String> {
-        self.wait()?.judge(who, case)
-    }
-
-    fn finish_within(self, limit: Duration, who: &str, case: &Case) -> Result<(), String> {
-        self.wait_for(limit)?.judge(who, case)
-    }
 }
 
 impl Ended {
@@ -253,16 +246,12 @@ impl Ended {
         failed && (said("Couldn't connect to") || said("Connection refused"))
     }
 
-    fn judge(&self, who: &str, case: &Case) -> Result<(), String> {
+    fn judge(&self, who: &str, says: &[&str]) -> Result<(), String> {
         let problem = match self.status {
             None => format!("{who} was still running at its limit"),
             Some(status) if status.signal().is_some() => format!("{who} died: {status}"),
             Some(status) if !status.success() => format!("{who} failed: {status}"),
-            Some(_) => match case
-                .says
-                .iter()
-                .find(|words| !self.stdout.contains(**words))
-            {
+            Some(_) => match says.iter().find(|words| !self.stdout.contains(**words)) {
                 Some(words) => format!("{who} did not print {words:?}"),
                 None => return Ok(()),
             },

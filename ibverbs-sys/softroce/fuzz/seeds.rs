@@ -10,7 +10,30 @@ use softroce::wire::{
 };
 
 fn main() -> io::Result<()> {
-    packets(&Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/packet"))
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    packets(&corpus.join("packet"))?;
+    calls(&corpus.join("attributes"))
+}
+
+/// Calls by number: every kind once with zeros, and runs of pseudo-random ones.
+fn calls(corpus: &Path) -> io::Result<()> {
+    fs::create_dir_all(corpus)?;
+    for call in 0..18_u8 {
+        let mut bytes = vec![0; 24];
+        bytes.push(call);
+        bytes.extend([1; 40]);
+        fs::write(corpus.join(format!("call-{call}")), bytes)?;
+    }
+    for seed in 1..9_u32 {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        let bytes: Vec<u8> = (0..700).map(|_| next()).collect();
+        fs::write(corpus.join(format!("run-{seed}")), bytes)?;
+    }
+    Ok(())
 }
 
 /// A packet of every opcode, some of them behind IP headers.

@@ -26,8 +26,6 @@ use crate::{memory, multicast, receive};
 
 /// The port with its network, and the tables of the objects that packets reach.
 pub(crate) struct Nic {
-    /// What it was made with.
-    pub(crate) config: Config,
     /// Its way to the network.
     pub(crate) network: Network,
     /// The regions and windows.
@@ -93,18 +91,18 @@ impl Nic {
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.clone()))?;
         let counters = Arc::clone(Counters::of_process());
         let faults = Arc::clone(Faults::of_process());
-        Self::with(config.clone(), counters, faults)
+        Self::with(config, counters, faults)
     }
 
     /// A NIC of its own.
     pub(crate) fn with(
-        config: Config,
+        config: &Config,
         counters: Arc<Counters>,
         faults: Arc<Faults>,
     ) -> io::Result<Arc<Self>> {
         let timers = Arc::new(Timers::new(Sleeper::new()?));
         let (of_network, faults_of_network) = (Arc::clone(&counters), Arc::clone(&faults));
-        let network = Network::open(&config, of_network, faults_of_network, Arc::clone(&timers))?;
+        let network = Network::open(config, of_network, faults_of_network, Arc::clone(&timers))?;
         let now = timers.now();
         let mut schedule: Vec<(Time, Scheduled)> = config
             .schedule
@@ -117,7 +115,6 @@ impl Nic {
         deadlines.tell(move |time| of_deadlines.note(DEADLINES, &alarm, time));
         let first_number = RandomState::new().build_hasher().finish() as u32;
         let nic = Arc::new(Self {
-            config,
             memory: memory::Registry::new(),
             queue_pairs: queue_pair::Directory::new(network.slot(), first_number),
             shared_queues: receive::Directory::default(),
@@ -146,11 +143,6 @@ impl Nic {
     /// The present.
     pub(crate) fn now(&self) -> Time {
         self.timers.now()
-    }
-
-    /// Whether it can be used: not in a child of fork, whose parent used it.
-    pub(crate) fn is_alive(&self) -> bool {
-        !fork::is_dead()
     }
 
     /// Looks after the network in place of the engine: takes one batch of packets from each socket, answers them, and

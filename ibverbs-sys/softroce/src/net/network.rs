@@ -29,8 +29,12 @@ const ATTEMPTS: u32 = 64;
 /// How many batches are kept for the next use.
 const POOL: usize = 8;
 
-/// What all headers of a packet beside its payload may take, tunnel and all.
-const HEADERS: usize = 160;
+/// What the headers of a packet take beside its payload at most: those of IPv6 and UDP, BTH, XRCETH, RETH, immediate data
+/// and the ICRC.
+const HEADERS: usize = 40 + 8 + 12 + 4 + 16 + 4 + 4;
+
+/// What those below a tunnelled packet take: of IPv4 and UDP.
+const TUNNEL: usize = 20 + 8;
 
 /// A GID of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +117,12 @@ impl Network {
     ) -> io::Result<Self> {
         let capture = config.capture.as_ref().map(Capture::create).transpose()?;
         let (sockets, slot) = bind(config)?;
+        let interfaces = sockets
+            .iter()
+            .map(|socket| interface_mtu(socket.local().ip()));
+        let carried = interfaces.min().unwrap_or_default();
+        let mtu = config.mtu.unwrap_or_else(|| carried_mtu(carried));
+        let tunnels = mtu.bytes() + HEADERS + TUNNEL <= carried;
         let (mut own, mut gids) = (Vec::new(), Vec::new());
         for (endpoint, socket) in sockets.into_iter().enumerate() {
             let gid = gids.len() as u8;
@@ -125,13 +135,15 @@ impl Network {
                         kind: GidKind::Mapped,
                         endpoint,
                     });
-                    let carrying = address::unique_local(local, instance());
-                    tunnelled = Some(gid + 1);
-                    gids.push(Gid {
-                        address: carrying,
-                        kind: GidKind::Tunnelled,
-                        endpoint,
-                    });
+                    if tunnels {
+                        let carrying = address::unique_local(local, instance());
+                        tunnelled = Some(gid + 1);
+                        gids.push(Gid {
+                            address: carrying,
+                            kind: GidKind::Tunnelled,
+                            endpoint,
+                        });
+                    }
                 }
                 SocketAddr::V6(local) => {
                     gids.push(Gid {
@@ -152,10 +164,6 @@ impl Network {
             .collect::<io::Result<Vec<usize>>>()?
             .into_iter()
             .min();
-        let carried = own
-            .iter()
-            .map(|endpoint| carried_mtu(endpoint.socket.local().ip()))
-            .min();
         Ok(Self {
             endpoints: RwLock::new(Arc::new(Endpoints(own.iter().cloned().collect()))),
             own,
@@ -163,7 +171,7 @@ impl Network {
             gids,
             base: config.port,
             slot,
-            mtu: config.mtu.or(carried).unwrap_or(Mtu::Mtu1024),
+            mtu,
             peer_buffer: unprivileged_buffer().min(receive_buffer.unwrap_or(0)),
             asked_buffer: config.receive_buffer,
             groups: Mutex::new(HashMap::new()),
@@ -430,15 +438,18 @@ fn unprivileged_buffer() -> usize {
     limit.map_or(usize::MAX, |limit| limit.saturating_mul(2))
 }
 
-/// The largest MTU whose packets an address's interface carries whole.
-fn carried_mtu(address: IpAddr) -> Mtu {
+/// The bytes that the interface of an address carries in a packet.
+fn interface_mtu(address: IpAddr) -> usize {
     let interface = Interface::of(address);
-    let bytes = interface
-        .and_then(|interface| {
-            fs::read_to_string(format!("/sys/class/net/{}/mtu", interface.name)).ok()
-        })
-        .and_then(|mtu| mtu.trim().parse::<usize>().ok())
-        .unwrap_or(if address.is_loopback() { 1 << 16 } else { 1500 });
+    let mtu = interface.and_then(|interface| {
+        fs::read_to_string(format!("/sys/class/net/{}/mtu", interface.name)).ok()
+    });
+    let usual = if address.is_loopback() { 1 << 16 } else { 1500 };
+    mtu.and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(usual)
+}
+
+/// The largest MTU whose packets an interface carries whole that carries so many bytes.
+fn carried_mtu(bytes: usize) -> Mtu {
     [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512]
         .into_iter()
         .find(|mtu| mtu.bytes() + HEADERS <= bytes)

@@ -40,7 +40,7 @@ struct Host {
 
 fn open(config: Config) -> Arc<Nic> {
     let faults = Arc::new(Faults::new(&config));
-    Nic::with(config, Arc::default(), faults).unwrap()
+    Nic::with(&config, Arc::default(), faults).unwrap()
 }
 
 impl Host {
@@ -496,7 +496,6 @@ fn progress_waits_for_nobody() {
 #[test]
 fn a_nic_says_who_it_is() {
     let nic = open(Config::default());
-    assert!(nic.is_alive());
     assert_eq!(nic.gids().len(), 2);
     assert_eq!(nic.interface(2), 0);
     // Administered locally, and no multicast address.

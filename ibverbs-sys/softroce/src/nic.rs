@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::Ipv6Addr;
 use std::process;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -48,6 +48,8 @@ pub(crate) struct Nic {
     schedule: Mutex<Vec<(Time, Scheduled)>>,
     schedule_alarm: Alarm,
     receiver: Mutex<Receiver>,
+    /// The engine wanted to receive while another thread did.
+    refused: AtomicBool,
     /// When a program polled last; 0: never.
     polled: AtomicU64,
     engine: OnceLock<Engine>,
@@ -130,6 +132,7 @@ impl Nic {
                 inbox: Inbox::new(),
                 touched: Vec::new(),
             }),
+            refused: AtomicBool::new(false),
             polled: AtomicU64::new(0),
             engine: OnceLock::new(),
             network,
@@ -199,10 +202,7 @@ impl Nic {
     }
 
     fn look_after(&self, now: Time) -> Look {
-        let look = match self.receiver.try_lock() {
-            Some(mut receiver) => self.receive(&mut receiver, now),
-            None => Look::Contended,
-        };
+        let look = self.fetch(now);
         if self
             .timers
             .earliest()
@@ -213,7 +213,27 @@ impl Nic {
         look
     }
 
-    fn receive(&self, receiver: &mut Receiver, now: Time) -> Look {
+    /// Receives, unless another thread does; then again if the engine came meanwhile and was refused.
+    fn fetch(&self, now: Time) -> Look {
+        let mut fetched = 0;
+        loop {
+            let Some(mut receiver) = self.receiver.try_lock() else {
+                return Look::Contended;
+            };
+            fetched += self.receive(&mut receiver, now);
+            drop(receiver);
+            // The engine stores and then tries the lock; this is the same the other way around.
+            fence(Ordering::SeqCst);
+            if !self.refused.load(Ordering::Relaxed) {
+                return Look::Done { fetched };
+            }
+            self.refused.store(false, Ordering::Relaxed);
+            // What woke an engine that was refused before this is there for the next look.
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn receive(&self, receiver: &mut Receiver, now: Time) -> usize {
         let Receiver { inbox, touched } = receiver;
         let received = self.network.receive(inbox, |arrival, packet| {
             self.deliver(now, arrival, packet, touched);
@@ -222,10 +242,7 @@ impl Nic {
         for queue_pair in touched.drain(..) {
             self.transmit_at(&queue_pair, now);
         }
-        Look::Done {
-            fetched: received.datagrams,
-            more: received.more,
-        }
+        received
     }
 
     /// Hands a packet to the queue pair that it is for, or to all of the group.
@@ -344,7 +361,15 @@ fn touch(touched: &mut Vec<Arc<QueuePair>>, queue_pair: Arc<QueuePair>) {
 
 impl engine::Device for Nic {
     fn look(&self) -> Look {
-        self.look_after(self.now())
+        match self.look_after(self.now()) {
+            Look::Contended => {
+                self.refused.store(true, Ordering::Relaxed);
+                // Who has the lock sees that when he lets go of it, or this sees that he has.
+                fence(Ordering::SeqCst);
+                self.look_after(self.now())
+            }
+            done => done,
+        }
     }
 
     fn polled(&self) -> Option<Time> {

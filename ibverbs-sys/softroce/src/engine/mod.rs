@@ -11,9 +11,11 @@
 //! any more.
 //!
 //! # No wake-up is lost
-//! - A packet: while the engine watches the sockets it waits with `ppoll`, which returns for every socket that has
-//!   something, whether it came before the call or after. While it does not watch them it waits no longer than
-//!   an interval.
+//! - A packet: while the engine watches the sockets, each one that comes wakes it, or ends its next sleep if it is
+//!   awake ([`watch`]). It fetches until there are none. Where another thread is fetching it says so and tries once
+//!   more; that thread looks whether somebody said so after it has let go, and fetches again. So either
+//!   the one or the other sees the packet. While the engine does not watch the sockets it sleeps no longer than an
+//!   interval, and what is there when it begins to watch them again counts as having come then.
 //! - A timer, and everything else that other threads tell it: they change what the engine looks at before it sleeps, and then
 //!   look whether it [sleeps](Sleeper); the engine says that it sleeps, and then looks again. All four in one
 //!   order (sequentially consistent), so at least one side sees the other.
@@ -25,6 +27,7 @@ mod sleeper;
 mod tests;
 mod thread;
 mod timers;
+mod watch;
 
 pub(crate) use sleeper::Sleeper;
 pub(crate) use thread::{Device, Engine, Look};

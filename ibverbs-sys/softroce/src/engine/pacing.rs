@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 /// How long the engine leaves the sockets to those who poll, before it looks whether they still do.
-const INTERVAL: Duration = Duration::from_millis(1);
-
-/// How long it leaves them to one who is just at it.
-const MOMENT: Duration = Duration::from_micros(50);
+pub(super) const INTERVAL: Duration = Duration::from_millis(1);
 
 /// One who polled so recently will have seen what woke the engine: to wake takes longer.
 const POLLING: Duration = Duration::from_micros(5);
@@ -99,12 +96,7 @@ impl Pacing {
         } else if found.woken && found.fetched {
             self.in_vain = 0;
         }
-        // What is in the socket is being fetched; to wait for it to be readable would be no waiting.
-        if found.contended {
-            Wait::Leave(MOMENT)
-        } else {
-            Wait::Watch
-        }
+        Wait::Watch
     }
 }
 
@@ -211,16 +203,5 @@ mod tests {
         }
         assert_eq!(pacing.decide(left_over), Wait::Watch);
         assert_eq!(provoke(&mut pacing), 16);
-    }
-
-    #[test]
-    fn it_does_not_spin_while_another_one_fetches() {
-        let mut pacing = Pacing::new();
-        let contended = Finding {
-            fetched: false,
-            contended: true,
-            ..NEEDED
-        };
-        assert_eq!(pacing.decide(contended), Wait::Leave(MOMENT));
     }
 }

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -56,20 +56,18 @@ impl Sleeper {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    /// Sleeps until `deadline` if there is one, a descriptor is readable, or somebody wakes the caller; whether a
-    /// descriptor is readable. `still` is asked when everybody can see that the caller sleeps: whether there is still
-    /// nothing to do.
-    pub(crate) fn sleep(
+    /// Sleeps until `deadline` if there is one, until `watched` is readable, or until somebody wakes the caller.
+    /// `still` is asked when everybody can see that the caller sleeps: whether there is still nothing to do.
+    pub(super) fn sleep(
         &self,
         now: Time,
         deadline: Option<Time>,
-        descriptors: &[PollFd<'_>],
+        watched: BorrowedFd<'_>,
         still: impl FnOnce() -> bool,
-    ) -> bool {
+    ) {
         // 0 means awake; a deadline that is now or over is no sleep.
         let until = deadline.map_or(u64::MAX, |deadline| deadline.as_nanos().max(1));
         self.until.store(until, Ordering::SeqCst);
-        let mut readable = false;
         if still() {
             let timeout = deadline.map(|deadline| {
                 let left = deadline - now;
@@ -78,27 +76,20 @@ impl Sleeper {
                     tv_nsec: left.subsec_nanos().into(),
                 }
             });
-            readable = self.wait(timeout.as_ref(), descriptors);
+            self.wait(timeout.as_ref(), watched);
         }
         self.until.store(0, Ordering::SeqCst);
-        readable
     }
 
-    fn wait(&self, timeout: Option<&Timespec>, descriptors: &[PollFd<'_>]) -> bool {
-        let mut all: smallvec::SmallVec<[PollFd<'_>; 4]> = smallvec::SmallVec::new();
-        all.push(PollFd::new(&self.bell, PollFlags::IN));
-        all.extend(descriptors.iter().cloned());
-        // It fails by a signal, which the engine's thread has blocked, or for want of memory: then it is tried again.
-        match poll(&mut all, timeout) {
-            Ok(ready) if ready > 0 => {
-                if !all[0].revents().is_empty() {
-                    let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-                }
-                all[1..]
-                    .iter()
-                    .any(|descriptor| !descriptor.revents().is_empty())
-            }
-            _ => false,
+    fn wait(&self, timeout: Option<&Timespec>, watched: BorrowedFd<'_>) {
+        let mut descriptors = [
+            PollFd::new(&self.bell, PollFlags::IN),
+            PollFd::from_borrowed_fd(watched, PollFlags::IN),
+        ];
+        // It fails by a signal, which the engine's thread has blocked, or for want of memory: then all is looked after
+        // and it is tried again.
+        if poll(&mut descriptors, timeout).is_ok() && !descriptors[0].revents().is_empty() {
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         }
     }
 }

@@ -55,17 +55,14 @@ fn start(alarms: usize) -> (Arc<Counting>, Receiver<u32>) {
 impl Device for Counting {
     fn look(&self) -> Look {
         let received = self.network.receive(&mut self.inbox.lock(), |_, _| {});
-        self.fetched.fetch_add(received.datagrams, Ordering::SeqCst);
+        self.fetched.fetch_add(received, Ordering::SeqCst);
         let mut due = Vec::with_capacity(8);
         self.timers.take_due(self.timers.now(), &mut due);
         for (key, time) in due {
             Timers::called(&self.alarms[key as usize], time);
             let _ = self.fired.lock().send(key);
         }
-        Look::Done {
-            fetched: received.datagrams,
-            more: received.more,
-        }
+        Look::Done { fetched: received }
     }
 
     fn polled(&self) -> Option<Time> {

@@ -1,20 +1,26 @@
 #![forbid(unsafe_code)]
 
 use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
-
-use super::pacing::{Finding, Pacing, Wait};
+use super::pacing::{Finding, INTERVAL, Pacing, Wait};
+use super::watch::Watch;
 use super::{Timers, signals};
 use crate::net::Endpoints;
 use crate::proto::Time;
 
+/// How many batches of packets the engine fetches before it considers whether it should.
+const BATCHES: usize = 16;
+
 /// What the engine drives.
 pub(crate) trait Device: Send + Sync + 'static {
-    /// Fetches the packets that are there, answers them, and runs the timers that are due.
+    /// Fetches one batch of the packets that are there, answers them, and runs the timers that are due. Where another
+    /// thread is fetching, that one will look again after it has let go.
     fn look(&self) -> Look;
 
     /// When somebody last polled and found the device's work to be his; none: never.
@@ -27,14 +33,12 @@ pub(crate) trait Device: Send + Sync + 'static {
 /// What a look at the network found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Somebody else is looking.
+    /// Somebody else is looking, and will look again.
     Contended,
     /// It is done.
     Done {
-        /// Packets that were fetched.
+        /// Packets that were fetched; none: there were no more.
         fetched: usize,
-        /// There may be more.
-        more: bool,
     },
 }
 
@@ -67,10 +71,11 @@ impl Engine {
             rounds: AtomicU64::new(0),
         });
         let of_thread = Arc::clone(&shared);
+        let watch = Watch::new()?;
         signals::blocked(|| {
             thread::Builder::new()
                 .name("softroce".to_owned())
-                .spawn(move || of_thread.run(&device))
+                .spawn(move || of_thread.run(&device, watch))
         })?;
         Ok(Self { shared })
     }
@@ -106,9 +111,11 @@ impl Drop for Engine {
 }
 
 impl Shared {
-    fn run<D: Device>(&self, device: &Weak<D>) {
+    fn run<D: Device>(&self, device: &Weak<D>, mut watch: Watch) {
+        // Else the system adds 50 us to every timer. If it refuses, they are as late as that.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
         let mut pacing = Pacing::new();
-        let (mut woken, mut armed) = (false, 0);
+        let mut armed = 0;
         while !self.stop.load(Ordering::SeqCst) {
             self.rounds.fetch_add(1, Ordering::SeqCst);
             let Some(device) = device.upgrade() else {
@@ -116,50 +123,58 @@ impl Shared {
             };
             let armed_before = armed;
             armed = self.armed.load(Ordering::SeqCst);
-            let look = device.look();
+            // What comes from here on is told again by the next sleep.
+            let woken = watch.take();
+            let (fetched, look) = look(&*device);
             let now = self.timers.now();
             let (polled, endpoints) = (device.polled(), device.endpoints());
             // Others may drop the device while its engine sleeps.
             drop(device);
-            let (fetched, more) = match look {
-                Look::Contended => (0, false),
-                Look::Done { fetched, more } => (fetched, more),
-            };
             let wait = pacing.decide(Finding {
-                woken,
-                fetched: fetched > 0,
+                woken: woken || fetched,
+                fetched,
                 contended: look == Look::Contended,
                 armed: armed != armed_before,
                 polled: polled.map(|polled| now - polled),
             });
-            // What is left in a socket would end the sleep at once.
-            woken = more && wait == Wait::Watch || self.sleep(wait, now, armed, &endpoints);
+            let watched = watch.set(&endpoints, wait == Wait::Watch);
+            let interval = match wait {
+                Wait::Leave(interval) => Some(interval),
+                // There is more, of which a watch that began before tells nothing.
+                Wait::Watch if matches!(look, Look::Done { fetched: 1.. }) => continue,
+                Wait::Watch if watched => None,
+                Wait::Watch => Some(INTERVAL),
+            };
+            self.away.store(wait != Wait::Watch, Ordering::SeqCst);
+            self.sleep(interval, now, armed, &watch);
         }
     }
 
-    /// Sleeps as told; whether a packet ended it.
-    fn sleep(&self, wait: Wait, now: Time, armed: u64, endpoints: &Endpoints) -> bool {
-        let timer = self.timers.earliest();
-        let (deadline, watched) = match wait {
-            Wait::Watch => (timer, true),
-            Wait::Leave(interval) => {
-                let end = now + interval;
-                (Some(timer.map_or(end, |timer| timer.min(end))), false)
-            }
-        };
-        let mut descriptors: smallvec::SmallVec<[PollFd<'_>; 4]> = smallvec::SmallVec::new();
-        if watched {
-            let sockets = endpoints.sockets();
-            descriptors.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
-        }
-        self.away.store(!watched, Ordering::SeqCst);
+    /// Sleeps until something is to be done, or so long.
+    fn sleep(&self, interval: Option<Duration>, now: Time, armed: u64, watch: &Watch) {
+        let end = interval.map(|interval| now + interval);
+        let deadline = self.timers.earliest().into_iter().chain(end).min();
         self.timers
             .sleeper()
-            .sleep(now, deadline, &descriptors, || {
+            .sleep(now, deadline, watch.as_fd(), || {
                 let sooner = |timer| deadline.is_none_or(|deadline| timer < deadline);
                 !self.timers.earliest().is_some_and(sooner)
                     && self.armed.load(Ordering::SeqCst) == armed
                     && !self.stop.load(Ordering::SeqCst)
-            })
+            });
     }
+}
+
+/// Fetches packets until there are none, or for a while; whether there were any, and the last look.
+fn look(device: &impl Device) -> (bool, Look) {
+    let mut fetched = false;
+    let mut look = device.look();
+    for _ in 1..BATCHES {
+        match look {
+            Look::Done { fetched: 1.. } => fetched = true,
+            _ => break,
+        }
+        look = device.look();
+    }
+    (fetched, look)
 }

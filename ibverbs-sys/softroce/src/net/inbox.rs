@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::network::{Endpoint, Network};
 use super::route::gid_of;
-use super::socket::{BATCH, Message, Ring};
+use super::socket::{Message, Ring};
 use super::{address, tunnel};
 use crate::proto::{Arrival, Counter};
 use crate::wire::ip::{Headers, Route};
@@ -15,15 +15,6 @@ pub(crate) struct Inbox {
     ring: Ring,
 }
 
-/// What came.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Received {
-    /// Datagrams, right or wrong.
-    pub(crate) datagrams: usize,
-    /// There may be more.
-    pub(crate) more: bool,
-}
-
 impl Inbox {
     pub(crate) fn new() -> Self {
         Self { ring: Ring::new() }
@@ -32,19 +23,18 @@ impl Inbox {
 
 impl Network {
     /// Takes one batch of what has come to each socket, and hands on the packets that are right: to whom they
-    /// are is not looked at here.
+    /// are is not looked at here. How many datagrams came, right or wrong.
     pub(crate) fn receive(
         &self,
         inbox: &mut Inbox,
         mut deliver: impl FnMut(&Arrival, &Packet<'_>),
-    ) -> Received {
-        let mut received = Received::default();
+    ) -> usize {
+        let mut datagrams = 0;
         let endpoints = self.endpoints();
         for endpoint in endpoints.iter() {
             // An error is that of an earlier datagram, or want of memory; the next time there is another answer.
             let count = endpoint.socket.receive(&mut inbox.ring).unwrap_or(0);
-            received.datagrams += count;
-            received.more |= count == BATCH;
+            datagrams += count;
             for index in 0..count {
                 let message = inbox.ring.message(index);
                 match self.admit(endpoint, &message) {
@@ -57,7 +47,7 @@ impl Network {
                 }
             }
         }
-        received
+        datagrams
     }
 
     /// The packet in a datagram if it is right; else what it counts as.

@@ -28,3 +28,4 @@ mod tunnel;
 pub(crate) use inbox::Inbox;
 pub(crate) use network::{DELAY, Endpoints, Network};
 pub(crate) use outbox::Outbox;
+pub(crate) use socket::Socket;

@@ -1,0 +1,81 @@
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+use crate::net::{Endpoints, Socket};
+
+/// The sockets whose packets wake the engine. Each packet does so once, whether or not it is fetched then: while
+/// another thread is fetching, what is still in a socket does not keep the engine from sleeping.
+#[derive(Debug)]
+pub(super) struct Watch {
+    epoll: OwnedFd,
+    endpoints: Option<Arc<Endpoints>>,
+    on: bool,
+}
+
+impl Watch {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            endpoints: None,
+            on: false,
+        })
+    }
+
+    /// Watches these sockets, or leaves them. A packet that is there when watching begins counts as one that comes
+    /// then. False: the system refuses to watch one of them.
+    pub(super) fn set(&mut self, endpoints: &Arc<Endpoints>, on: bool) -> bool {
+        let known = self.endpoints.as_ref();
+        if known.is_some_and(|known| Arc::ptr_eq(known, endpoints)) && self.on == on {
+            return true;
+        }
+        let events = if on {
+            EventFlags::IN | EventFlags::ET
+        } else {
+            EventFlags::empty()
+        };
+        if known.is_none_or(|known| !Arc::ptr_eq(known, endpoints)) {
+            // One that was not added is not there to be deleted.
+            for socket in known.iter().flat_map(|known| known.sockets()) {
+                let _ = epoll::delete(&self.epoll, socket);
+            }
+            self.endpoints = Some(Arc::clone(endpoints));
+        }
+        self.on = on;
+        let data = EventData::new_u64(0);
+        let watch = |socket: &Socket| {
+            let modified = epoll::modify(&self.epoll, socket, data, events);
+            modified.is_ok() || epoll::add(&self.epoll, socket, data, events).is_ok()
+        };
+        // All of them, even if one is refused.
+        let refused = endpoints.sockets().filter(|socket| !watch(socket)).count();
+        if refused > 0 {
+            // The next time it is tried again.
+            self.endpoints = None;
+        }
+        refused == 0
+    }
+
+    /// Whether packets came since the last time.
+    pub(super) fn take(&self) -> bool {
+        let mut events = [MaybeUninit::uninit(); 8];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // More than fit are told the next time.
+        epoll::wait(&self.epoll, &mut events, Some(&now)).is_ok_and(|(came, _)| !came.is_empty())
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}

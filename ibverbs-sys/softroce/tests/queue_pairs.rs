@@ -123,8 +123,8 @@ fn a_function_that_the_device_does_not_have_fails_its_batch_alone() {
         (*qp).wr_atomic_write.unwrap()(qp, 0, 0, ptr::null());
     };
     // `ibv_wr_flush` of newer headers.
+    type Flush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
     let flush: Call = |qp| unsafe {
-        type Flush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
         // SAFETY: it stands behind the functions of these headers.
         (*qp.add(1).cast::<Flush>())(qp, 0, 0, 0, 0, 0);
     };

@@ -313,14 +313,16 @@ mod tests {
 
     /// Right values for every attribute.
     fn values() -> ibv_qp_attr {
-        let mut values = ibv_qp_attr::default();
-        values.path_mtu = ibv_mtu::IBV_MTU_1024;
-        values.path_mig_state = ibv_mig_state::IBV_MIG_MIGRATED;
-        values.qkey = 0x1234;
-        values.rq_psn = 0xff00_0001;
-        values.sq_psn = 0xff00_0002;
-        values.dest_qp_num = 0xff_ffff;
-        values.qp_access_flags = 0b1111;
+        let mut values = ibv_qp_attr {
+            path_mtu: ibv_mtu::IBV_MTU_1024,
+            path_mig_state: ibv_mig_state::IBV_MIG_MIGRATED,
+            qkey: 0x1234,
+            rq_psn: 0xff00_0001,
+            sq_psn: 0xff00_0002,
+            dest_qp_num: 0xff_ffff,
+            qp_access_flags: 0b1111,
+            ..ibv_qp_attr::default()
+        };
         values.ah_attr.is_global = 1;
         values.ah_attr.port_num = 1;
         values.ah_attr.grh.hop_limit = 3;
@@ -478,12 +480,12 @@ mod tests {
             (receive, Mask::PATH_MTU, |v| v.path_mtu = ibv_mtu(0)),
             (receive, Mask::PATH_MTU, |v| v.path_mtu = ibv_mtu(6)),
             (receive, Mask::PATH_MTU, |v| {
-                v.path_mtu = ibv_mtu::IBV_MTU_4096
+                v.path_mtu = ibv_mtu::IBV_MTU_4096;
             }),
             (receive, Mask::DESTINATION, |v| v.dest_qp_num = 1 << 24),
             (receive, Mask::MIN_RNR_TIMER, |v| v.min_rnr_timer = 32),
             (receive, Mask::MAX_ACCEPTED, |v| {
-                v.max_dest_rd_atomic = MAX_QP_RD_ATOM + 1
+                v.max_dest_rd_atomic = MAX_QP_RD_ATOM + 1;
             }),
             (receive, Mask::MAX_ACCEPTED, |v| v.max_dest_rd_atomic = 255),
             (receive, Mask::ADDRESS, |v| v.ah_attr.port_num = 0),
@@ -492,7 +494,7 @@ mod tests {
             (send, Mask::RETRY_COUNT, |v| v.retry_cnt = 8),
             (send, Mask::RNR_RETRY, |v| v.rnr_retry = 8),
             (send, Mask::MAX_INITIATED, |v| {
-                v.max_rd_atomic = MAX_QP_INIT_RD_ATOM + 1
+                v.max_rd_atomic = MAX_QP_INIT_RD_ATOM + 1;
             }),
             (send, Mask::MAX_INITIATED, |v| v.max_rd_atomic = 255),
             (send, Mask::TIMEOUT, |v| v.timeout = 255),
@@ -519,7 +521,7 @@ mod tests {
         let (from, to) = (State::Init, State::ReadyToReceive);
         let mask = Mask::STATE | rule(service, from, to).unwrap().required;
         let result = checked(present(service, from), to, mask, |v| {
-            v.ah_attr.is_global = 0
+            v.ah_attr.is_global = 0;
         });
         assert_eq!(result, Err(ModifyError::NoRoute));
         for index in [2, 255] {
@@ -571,7 +573,7 @@ mod tests {
             (ibv_mig_state::IBV_MIG_ARMED, false),
         ] {
             let result = checked(rts, state, Mask::MIGRATION, |v| {
-                v.path_mig_state = migration
+                v.path_mig_state = migration;
             });
             assert_eq!(result.err(), (!right).then_some(ModifyError::Migration));
         }

@@ -170,13 +170,13 @@ impl Device {
             | ibv_qp_attr_mask::IBV_QP_PORT;
         if settings.datagrams {
             attributes.qkey = QUEUE_KEY;
-            mask = mask | ibv_qp_attr_mask::IBV_QP_QKEY;
+            mask |= ibv_qp_attr_mask::IBV_QP_QKEY;
         } else {
             attributes.qp_access_flags = (ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
                 | ibv_access_flags::IBV_ACCESS_REMOTE_READ
                 | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)
                 .0;
-            mask = mask | ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
+            mask |= ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
         }
         connection.modify("INIT", &mut attributes, mask)?;
         Ok(connection)

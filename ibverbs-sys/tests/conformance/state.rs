@@ -526,7 +526,6 @@ fn drained_send_queue_finishes_what_it_began(device: &Device) {
     pair.a.qp.post(pair.a.send(0, 8));
     std::thread::sleep(QUIET);
     drain(&pair.a.qp, true);
-    equal("sq_draining", pair.a.qp.query().0.sq_draining, 1);
     pair.b.receive(2, 0, 8);
     pair.a.cq.success(1);
     device.event_of(ibv_event_type::IBV_EVENT_SQ_DRAINED);

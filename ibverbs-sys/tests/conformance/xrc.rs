@@ -24,6 +24,8 @@ pub(crate) fn cases() -> Vec<Case> {
         sends_choose_among_queues,
         immediate_data_arrives,
         write_and_read_take_no_request,
+        keys_are_those_of_the_queue_that_is_named,
+        write_that_names_no_queue_fails,
         atomic_works,
         write_with_immediate_data_takes_a_request,
         send_to_an_unknown_queue_fails,
@@ -273,6 +275,24 @@ fn write_and_read_take_no_request(device: &Device) {
     initiator.post(Request::read(&[mr.sge(200, 7)], mr.at(100), mr.rkey()).srq(there));
     connection.sends.success(1);
     equal("what was read", mr.read(200, 7), b"written".to_vec());
+}
+
+fn keys_are_those_of_the_queue_that_is_named(device: &Device) {
+    let connection = Connection::new(device);
+    let foreign = Mr::new(&Pd::new(device), 4096, ALL_ACCESS);
+    let write = Request::write(&[connection.mr.sge(0, 8)], foreign.at(0), foreign.rkey());
+    connection.initiator.post(write.srq(number(&connection.srq)));
+    connection.sends.expect(1, Status::IBV_WC_REM_ACCESS_ERR);
+}
+
+fn write_that_names_no_queue_fails(device: &Device) {
+    let connection = Connection::new(device);
+    let mr = &connection.mr;
+    let unknown = number(&connection.srq) ^ 0x0055_5555;
+    let write = Request::write(&[mr.sge(0, 8)], mr.at(100), mr.rkey()).srq(unknown);
+    connection.initiator.post(write);
+    let failed = connection.sends.next();
+    assert!(failed.status != Status::IBV_WC_SUCCESS, "the write succeeded");
 }
 
 fn atomic_works(device: &Device) {

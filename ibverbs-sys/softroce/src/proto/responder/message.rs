@@ -119,7 +119,7 @@ impl Message {
         host: &mut impl Host,
     ) -> Result<(), Refusal> {
         let header = &packet.header;
-        self.take_receive(endpoint, packet, host)?;
+        self.take_receive(packet, host)?;
         let Some(receive) = &self.receive else {
             return Err(Refusal::NotReady);
         };
@@ -163,7 +163,7 @@ impl Message {
         }
         let immediate = packet.header.immediate.is_some();
         if immediate {
-            self.take_receive(endpoint, packet, host)?;
+            self.take_receive(packet, host)?;
         }
         self.progress = Progress::Write {
             remote,
@@ -182,19 +182,11 @@ impl Message {
     }
 
     /// Has a receive for the message: that of its earlier packets, or a new one.
-    fn take_receive(
-        &mut self,
-        endpoint: &Endpoint,
-        packet: &Packet<'_>,
-        host: &mut impl Host,
-    ) -> Result<(), Refusal> {
+    fn take_receive(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refusal> {
         if self.receive.is_some() {
             return Ok(());
         }
         let xrc_srq = packet.header.xrc_srq;
-        if endpoint.is_reliable() && xrc_srq.is_some_and(|number| !host.has_xrc_srq(number)) {
-            return Err(Refusal::Invalid);
-        }
         let request = host.next_receive(xrc_srq).ok_or(Refusal::NotReady)?;
         self.receive = Some(Receive { request, xrc_srq });
         Ok(())

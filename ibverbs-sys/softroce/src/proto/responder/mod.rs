@@ -103,7 +103,12 @@ impl Responder {
         self.refused = false;
         self.refusal = None;
         let opcode = packet.header.bth.opcode;
-        let done = if opcode.is_send() || opcode.is_write() {
+        // An XRC request names the queue whose protection domain its keys are of (IBTA annex A14), whether it
+        // takes a receive or not.
+        let named = packet.header.xrc_srq;
+        let done = if named.is_some_and(|number| !host.has_xrc_srq(number)) {
+            Err(Refusal::Invalid)
+        } else if opcode.is_send() || opcode.is_write() {
             self.message.accept(endpoint, packet, host).map(|ends| {
                 self.message_sequence += u32::from(ends);
                 self.expected = sequence.next();

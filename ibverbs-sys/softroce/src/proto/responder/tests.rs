@@ -835,8 +835,9 @@ fn a_target_takes_receives_of_the_queue_that_the_packet_names() {
     let here = pair.a.machine.register(vec![0; 2000]);
     let list = [pair.a.machine.segment(here, 0, 2000)];
     let remote = pair.b.machine.remote(there, 0);
-    pair.a
-        .post(request(2, SendOperation::Read { remote }, &list));
+    let mut read = request(2, SendOperation::Read { remote }, &list);
+    read.xrc_srq = Some(5);
+    pair.a.post(read);
     pair.run();
     assert!(
         pair.a
@@ -868,6 +869,24 @@ fn a_target_takes_receives_of_the_queue_that_the_packet_names() {
     );
     assert!(pair.b.machine.events.contains(&Event::InvalidRequest));
     assert!(pair.b.machine.events.contains(&Event::LastRequestReached));
+}
+
+#[test]
+fn an_xrc_request_without_a_receive_names_a_queue_too() {
+    let mut pair = Pair::of(
+        Node::ready_to_send(1, Service::XrcInitiator),
+        Node::ready_to_receive(2, Service::XrcTarget),
+    );
+    let there = pair.b.machine.register(pattern(8));
+    let here = pair.a.machine.register(vec![0; 8]);
+    let list = [pair.a.machine.segment(here, 0, 8)];
+    let remote = pair.b.machine.remote(there, 0);
+    let mut wrong = request(1, SendOperation::Read { remote }, &list);
+    wrong.xrc_srq = Some(7);
+    pair.a.post(wrong);
+    pair.run();
+    assert_eq!(pair.a.machine.ends(), [(1, S::RemoteInvalidRequest)]);
+    assert_eq!(pair.a.machine.bytes(here), [0; 8]);
 }
 
 #[test]

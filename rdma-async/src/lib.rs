@@ -3,25 +3,32 @@
 //! Two ends connect over TCP, and from then on move bytes by RDMA: messages with kept boundaries,
 //! reads and writes of each other's memory, atomics, and memory handed from one to the other.
 //!
-//! ```no_run
+//! ```
 //! use std::alloc::Layout;
 //!
 //! use rdma_async::{LocalMrReadAccess, LocalMrWriteAccess, RdmaBuilder};
 //!
-//! # async fn server() -> Result<(), rdma_async::Error> {
-//! let rdma = RdmaBuilder::default().listen("0.0.0.0:7471").await?;
-//! let region = rdma.receive_local_mr().await?;
-//! assert_eq!(region.as_slice(), [1; 8]);
-//! # Ok(())
-//! # }
-//! # async fn client() -> Result<(), rdma_async::Error> {
-//! let rdma = RdmaBuilder::default().connect("10.77.0.1:7471").await?;
-//! let layout = Layout::new::<[u8; 8]>();
-//! let mut remote = rdma.request_remote_mr(layout).await?;
-//! let mut local = rdma.alloc_local_mr(layout)?;
-//! local.as_mut_slice().fill(1);
-//! rdma.write(&local, &mut remote).await?;
-//! rdma.send_remote_mr(remote).await?;
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), rdma_async::Error> {
+//! let mut listener = RdmaBuilder::default().bind("127.0.0.1:0").await?;
+//! let address = listener.local_address()?;
+//! let server = async {
+//!     let rdma = listener.accept().await?;
+//!     let region = rdma.receive_local_mr().await?;
+//!     assert_eq!(region.as_slice(), [1; 8]);
+//!     Ok::<_, rdma_async::Error>(rdma)
+//! };
+//! let client = async {
+//!     let rdma = RdmaBuilder::default().connect(address).await?;
+//!     let layout = Layout::new::<[u8; 8]>();
+//!     let mut remote = rdma.request_remote_mr(layout).await?;
+//!     let mut local = rdma.alloc_local_mr(layout)?;
+//!     local.as_mut_slice().fill(1);
+//!     rdma.write(&local, &mut remote).await?;
+//!     rdma.send_remote_mr(remote).await?;
+//!     Ok::<_, rdma_async::Error>(rdma)
+//! };
+//! tokio::try_join!(server, client)?;
 //! # Ok(())
 //! # }
 //! ```

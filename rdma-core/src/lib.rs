@@ -30,7 +30,7 @@
 //!
 //! Two queue pairs of one process, and eight bytes from one to the other:
 //!
-//! ```no_run
+//! ```
 //! use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest, WorkCompletion};
 //!
 //! let context = Context::open_default()?;

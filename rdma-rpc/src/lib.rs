@@ -3,7 +3,7 @@
 //! A server routes calls by the names of their methods to async functions; a client calls them, any
 //! number at once on one connection. Requests and responses are any serde types.
 //!
-//! ```no_run
+//! ```
 //! use rdma_rpc::{ApplicationError, Client, Router, Server};
 //! use serde::{Deserialize, Serialize};
 //!
@@ -18,11 +18,12 @@
 //!     request.left.checked_add(request.right).ok_or_else(overflow)
 //! }
 //!
-//! # async fn example() -> Result<(), rdma_rpc::Error> {
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), rdma_rpc::Error> {
 //! let router = Router::new().route("arithmetic/add", add);
-//! let server = Server::new(router).listen("0.0.0.0:7471").await?;
+//! let server = Server::new(router).listen("127.0.0.1:0").await?;
 //!
-//! let client = Client::connect("10.77.0.1:7471").await?;
+//! let client = Client::connect(server.local_address()).await?;
 //! let sum: u64 = client.call("arithmetic/add", &Add { left: 1, right: 2 }).await?;
 //! assert_eq!(sum, 3);
 //!

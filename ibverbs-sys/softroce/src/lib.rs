@@ -1,6 +1,32 @@
 //! A user-space RoCEv2 device behind the libibverbs ABI: programs written for RDMA run with no NIC,
 //! no kernel module and no root.
 //!
+//! A Rust program links it in, and says so before its first verb:
+//!
+//! ```
+//! use ibverbs_sys::{ibv_free_device_list, ibv_get_device_list, ibv_get_device_name};
+//!
+//! softroce::install();
+//! let mut count = 0;
+//! // SAFETY: the list is an array of `count` devices until it is freed.
+//! unsafe {
+//!     let list = ibv_get_device_list(&mut count);
+//!     // Behind the devices that the machine has.
+//!     let last = ibv_get_device_name(*list.add(count as usize - 1));
+//!     assert_eq!(std::ffi::CStr::from_ptr(last), c"softroce0");
+//!     ibv_free_device_list(list);
+//! }
+//! ```
+//!
+//! The features `softroce` of `rdma-core`, `rdma-async` and `rdma-rpc` do that. Every other program has
+//! it preloaded: `LD_PRELOAD=libsoftroce.so ib_send_lat`.
+//!
+//! Each process that uses the device is a network card of its own, with an address in 127/8 or one of
+//! the host's. Packets are RoCE v2, so the kernel's Soft-RoCE and network cards are peers like any
+//! other. [`config`] has the variables that say where it lives and what shall go wrong, [`faults`] does
+//! that from Rust, [`counters()`] counts under the kernel's names, and [`objects`] tells what a program
+//! has forgotten.
+//!
 //! # Inside
 //! | module | is |
 //! |---|---|

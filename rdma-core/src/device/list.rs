@@ -17,7 +17,7 @@ pub struct Device {
 
 /// Every RDMA device of this system, in libibverbs' order; none is an empty list.
 ///
-/// ```no_run
+/// ```
 /// for device in rdma_core::devices()? {
 ///     println!("device name: {}", device.name());
 /// }

@@ -15,8 +15,9 @@ const STRIDE: u16 = 1000;
 /// The number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
 
-/// fd, a global ID of 40 bits that is this device's everywhere (it is "sroce" in ASCII). A subnet ID of 16 bits, which
-/// is the UDP port, ends the prefix; the interface ID is a number of the NIC and the IPv4 address.
+/// fd, and a global ID of 40 bits that is this device's everywhere (in ASCII it is "sroce"). The subnet ID of 16 bits behind
+/// it is the UDP port, and the interface ID is the IPv4 address: with the zeroes in it the text has 30 characters at most,
+/// and programs that have room for 32 can print it.
 const UNIQUE_LOCAL: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
 
 /// The address in 127/8 that a process tries at an attempt. Processes that run at once have
@@ -53,12 +54,11 @@ pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u
     }
 }
 
-/// The GID that carries an address and port. `instance` tells apart NICs that had the same one after the other.
-pub(crate) fn unique_local(address: SocketAddrV4, instance: u32) -> Ipv6Addr {
+/// The GID that carries an address and port.
+pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     let mut octets = [0; 16];
     octets[..6].copy_from_slice(&UNIQUE_LOCAL);
     octets[6..8].copy_from_slice(&address.port().to_be_bytes());
-    octets[8..12].copy_from_slice(&instance.to_be_bytes());
     octets[12..].copy_from_slice(&address.ip().octets());
     Ipv6Addr::from(octets)
 }
@@ -66,7 +66,7 @@ pub(crate) fn unique_local(address: SocketAddrV4, instance: u32) -> Ipv6Addr {
 /// The address and port that a GID carries; none if it is another address.
 pub(crate) fn carried(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     let octets = gid.octets();
-    if !is_unique_local(&octets) {
+    if !is_unique_local(&octets) || octets[8..12] != [0; 4] {
         return None;
     }
     let port = u16::from_be_bytes([octets[6], octets[7]]);
@@ -144,11 +144,10 @@ mod tests {
     #[test]
     fn a_gid_carries_address_and_port() {
         let address = SocketAddrV4::new(Ipv4Addr::new(127, 1, 2, 3), 5791);
-        let gid = unique_local(address, 0xdead_beef);
-        assert_eq!(gid.to_string(), "fd73:726f:6365:169f:dead:beef:7f01:203");
+        let gid = unique_local(address);
+        assert_eq!(gid.to_string(), "fd73:726f:6365:169f::7f01:203");
         assert!(gid.is_unique_local());
         assert_eq!(carried(gid), Some(address));
-        assert_ne!(unique_local(address, 1), gid);
         assert_eq!(carried("fd00::1".parse().unwrap()), None);
         assert_eq!(
             carried("fd73:726f:6365::7f01:203".parse().unwrap()),
@@ -159,6 +158,12 @@ mod tests {
             carried("fd73:726f:6365:1::".parse().unwrap()),
             None,
             "address 0.0.0.0"
+        );
+        let other = "fd73:726f:6365:169f::1:7f01:203";
+        assert_eq!(
+            carried(other.parse().unwrap()),
+            None,
+            "another interface ID"
         );
     }
 

@@ -6,7 +6,6 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::process;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, RwLock};
@@ -136,7 +135,7 @@ impl Network {
                         endpoint,
                     });
                     if tunnels {
-                        let carrying = address::unique_local(local, instance());
+                        let carrying = address::unique_local(local);
                         tunnelled = Some(gid + 1);
                         gids.push(Gid {
                             address: carrying,
@@ -359,18 +358,6 @@ impl Network {
 
 /// The key of the timer for packets that are held back; queue pairs have theirs below 2^24.
 pub(crate) const DELAY: u32 = 1 << 24;
-
-/// A number that tells this NIC's GID from one that had the same address before.
-fn instance() -> u32 {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let since = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    let mixed = (since.as_nanos() as u64)
-        .wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed))
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 32) as u32
-}
 
 /// The sockets, and the slot of the port that they have.
 fn bind(config: &Config) -> io::Result<(Vec<Socket>, u8)> {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use super::address::{self, MULTICAST};
+use super::socket::Datagram;
 use super::{Inbox, Network};
 use crate::config::Config;
 use crate::counters::Counters;
@@ -289,35 +290,41 @@ fn what_is_no_packet_is_dropped_and_counted() {
 }
 
 fn a_gid() -> Ipv6Addr {
-    address::unique_local("127.1.1.1:4791".parse().unwrap(), 1)
+    address::unique_local("127.1.1.1:4791".parse().unwrap())
 }
 
-#[test]
-fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
-    let (a, b) = networks();
-    // The address and the port are b's, but not the number of the NIC: one that was there before.
-    let SocketAddr::V4(local) = b.own[0].socket.local() else {
-        panic!("IPv4")
-    };
-    let before = address::unique_local(local, 0);
-    send(&a, &path(1, before), number(&b), 0..1);
-    assert_eq!(receive_datagrams(&b, 1), []);
-    assert_eq!(b.counters.value(Counter::Unaddressed), 1);
-
-    // What c sends, sent again by somebody else.
-    let (c, stranger) = (
-        open(&Config::default()),
-        UdpSocket::bind("127.0.0.1:0").unwrap(),
-    );
-    let way = c.way(&path(1, b.addresses()[1]), number(&b)).unwrap();
+/// A datagram in a tunnel between the second GIDs of two NICs.
+fn tunnelled(from: &Network, to: &Network) -> Vec<u8> {
+    let way = from.way(&path(1, to.addresses()[1]), number(to)).unwrap();
     let mut transport = Vec::new();
-    datagram(number(&b), 0, &[], &mut transport);
+    datagram(number(to), 0, &[], &mut transport);
     let headers = way.route.headers(transport.len());
     let mut bytes = Vec::new();
     headers.emit(&mut bytes);
     bytes.extend_from_slice(&transport);
     bytes.extend_from_slice(&headers.icrc(&transport).to_le_bytes());
-    stranger.send_to(&bytes, local).unwrap();
+    bytes
+}
+
+#[test]
+fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
+    let (a, b) = networks();
+    let c = open(&Config::default());
+    let send_by = |socket: &super::Socket, bytes: &[u8]| {
+        let datagram = Datagram {
+            bytes,
+            to: b.own[0].socket.local(),
+            traffic_class: 0,
+            hop_limit: None,
+        };
+        assert_eq!(socket.send(&[datagram]).unwrap(), 1);
+    };
+    send_by(&a.own[0].socket, &tunnelled(&a, &b));
+    assert_eq!(receive(&b, 1).len(), 1);
+    send_by(&a.own[0].socket, &tunnelled(&a, &c));
+    assert_eq!(receive_datagrams(&b, 1), []);
+    assert_eq!(b.counters.value(Counter::Unaddressed), 1);
+    send_by(&a.own[0].socket, &tunnelled(&c, &b));
     assert_eq!(receive_datagrams(&b, 1), []);
     assert_eq!(b.counters.value(Counter::Malformed), 1);
 }

@@ -37,7 +37,7 @@ mod tests {
     use crate::wire::{Bth, Header, Opcode, Operation, Transport};
 
     fn route(traffic_class: u8) -> Route {
-        let gid = |last| unique_local(SocketAddrV4::new(Ipv4Addr::new(127, 1, 1, last), 4791), 7);
+        let gid = |last| unique_local(SocketAddrV4::new(Ipv4Addr::new(127, 1, 1, last), 4791));
         Route {
             source: gid(1),
             destination: gid(2),

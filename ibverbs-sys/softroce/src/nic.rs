@@ -78,22 +78,12 @@ impl Nic {
         if let Some(nic) = &*nic {
             return Ok(Arc::clone(nic));
         }
-        match Self::of_process() {
-            Ok(opened) => Ok(Arc::clone(nic.insert(opened))),
-            Err(error) => {
-                // A verb tells a number only.
-                eprintln!("softroce: the device cannot be opened: {error}");
-                Err(io::Error::from_raw_os_error(errno(&error)))
-            }
-        }
-    }
-
-    fn of_process() -> io::Result<Arc<Self>> {
         let config = Config::of_process()
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.clone()))?;
         let counters = Arc::clone(Counters::of_process());
         let faults = Arc::clone(Faults::of_process());
-        Self::with(config, counters, faults)
+        let opened = Self::with(config, counters, faults)?;
+        Ok(Arc::clone(nic.insert(opened)))
     }
 
     /// A NIC of its own.
@@ -176,8 +166,10 @@ impl Nic {
         self.transmit_at(queue_pair, self.now());
     }
 
-    /// A queue pair is going away, and its timers with it.
+    /// A queue pair is going away, and its timers with it. What it sent and an accident holds back goes now: its peer
+    /// may wait for that, and the process may be about to end.
     pub(crate) fn forget(&self, queue_pair: &QueuePair) {
+        self.network.send_held();
         self.timers.cancel(queue_pair.number(), queue_pair.alarm());
     }
 
@@ -339,18 +331,6 @@ pub(crate) fn guid() -> u64 {
     });
     // An EUI-64 that is administered locally.
     0x0200_0000_0000_0000 | u64::from(host & 0x00ff_ffff) << 32 | u64::from(process::id())
-}
-
-/// The number of an error, which may have got words.
-fn errno(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(match error.kind() {
-        io::ErrorKind::AddrInUse => libc::EADDRINUSE,
-        io::ErrorKind::AddrNotAvailable => libc::EADDRNOTAVAIL,
-        io::ErrorKind::PermissionDenied => libc::EACCES,
-        io::ErrorKind::InvalidInput => libc::EINVAL,
-        io::ErrorKind::AlreadyExists => libc::EEXIST,
-        _ => libc::EIO,
-    })
 }
 
 fn touch(touched: &mut Vec<Arc<QueuePair>>, queue_pair: Arc<QueuePair>) {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::process;
 use std::sync::Arc;
@@ -256,18 +256,25 @@ impl Network {
         Arc::clone(&self.endpoints.read())
     }
 
-    /// Sends what was held back and is due, by an accident that was arranged.
+    /// Sends what was held back and is due, by an accident that was arranged. The timer for it was noted for `noted`.
     pub(crate) fn send_delayed(&self, now: Time, noted: Time) {
         Timers::called(self.delay.alarm(), noted);
-        let due = self.delay.take_due(now);
-        if !due.is_empty() {
-            let mut outbox = self.outbox();
-            for packet in due {
-                outbox.put(packet);
-            }
-        }
+        self.send_until(now);
         if let Some(next) = self.delay.next_due() {
             self.timers.note(DELAY, self.delay.alarm(), next);
+        }
+    }
+
+    /// Sends all that was held back, due or not.
+    pub(crate) fn send_held(&self) {
+        self.send_until(Time::from_nanos(u64::MAX));
+    }
+
+    fn send_until(&self, time: Time) {
+        let due = self.delay.take_due(time);
+        if !due.is_empty() {
+            let mut outbox = self.outbox();
+            due.into_iter().for_each(|packet| outbox.put(packet));
         }
     }
 
@@ -351,7 +358,8 @@ impl Network {
             && let Err(error) =
                 capture.record(SystemTime::now(), &[headers.ip(), headers.udp(), packet])
         {
-            eprintln!("softroce: the capture ends here: {error}");
+            // Nobody may be there to read it.
+            let _ = writeln!(io::stderr(), "softroce: the capture ends here: {error}");
         }
     }
 }

@@ -11,7 +11,7 @@ use ibverbs_sys::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Nic, errno, guid};
+use super::{Nic, guid};
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Entry, Moderation,
 };
@@ -471,14 +471,6 @@ fn a_moderated_event_comes_in_time_while_nobody_polls() {
         tv_nsec: 0,
     };
     assert_eq!(poll(&mut descriptors, Some(&timeout)), Ok(1));
-}
-
-#[test]
-fn an_error_keeps_its_number() {
-    let inner = std::io::Error::from_raw_os_error(libc::EMFILE);
-    assert_eq!(errno(&inner), libc::EMFILE);
-    let worded = std::io::Error::new(std::io::ErrorKind::AddrInUse, "words");
-    assert_eq!(errno(&worded), libc::EADDRINUSE);
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::{packages, project};
 
 /// How long one test executable may run. The guest's processor is emulated, and may share the
 /// host's with other work.
-const PROGRAM_LIMIT: Duration = Duration::from_secs(600);
+const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 
 /// How long all device tests together may run.
 const DEVICE_LIMIT: Duration = Duration::from_secs(40 * 60);

@@ -100,10 +100,11 @@ impl Device {
         static DEVICE: OnceLock<Device> = OnceLock::new();
         DEVICE.get_or_init(|| {
             softroce::install();
-            // SAFETY: calls as the manual pages have them; nothing is freed.
+            // SAFETY: calls as the manual pages have them.
             unsafe {
                 let list = ibv_get_device_list(ptr::null_mut());
                 let context = ibv_open_device(*list);
+                ibv_free_device_list(list);
                 assert!(!context.is_null(), "{}", std::io::Error::last_os_error());
                 let domain = ibv_alloc_pd(context);
                 let memory = Box::leak(vec![0_u8; MEMORY].into_boxed_slice()).as_mut_ptr();
@@ -386,7 +387,11 @@ impl Session {
             let mut attributes: ibv_qp_init_attr_ex = mem::zeroed();
             attributes.send_cq = self.queue;
             attributes.recv_cq = self.queue;
-            attributes.srq = if input.byte() % 4 == 0 { self.shared } else { ptr::null_mut() };
+            attributes.srq = if input.byte() % 4 == 0 {
+                self.shared
+            } else {
+                ptr::null_mut()
+            };
             attributes.cap.max_send_wr = input.one_of(&[1, 4, 16, 64]);
             attributes.cap.max_recv_wr = input.one_of(&[1, 4, 16, 64]);
             attributes.cap.max_send_sge = input.one_of(&[1, 2, 32]);
@@ -475,13 +480,8 @@ impl Session {
                 short => usize::from(short) * 16,
             };
             let access = input.word();
-            let region = ibv_reg_mr_iova2(
-                self.device.domain,
-                pointer,
-                length,
-                input.long(),
-                access,
-            );
+            let region =
+                ibv_reg_mr_iova2(self.device.domain, pointer, length, input.long(), access);
             if region.is_null() {
                 return;
             }
@@ -531,7 +531,11 @@ impl Session {
                 let mut attributes: ibv_srq_attr = mem::zeroed();
                 attributes.max_wr = input.one_of(&[1, 64, 1000]);
                 attributes.srq_limit = input.one_of(&[0, 1, 100]);
-                ibv_modify_srq(self.shared, &mut attributes, input.one_of(&[1, 2, 3]) as c_int);
+                ibv_modify_srq(
+                    self.shared,
+                    &mut attributes,
+                    input.one_of(&[1, 2, 3]) as c_int,
+                );
             }
         }
     }

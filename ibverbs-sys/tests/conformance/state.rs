@@ -807,8 +807,12 @@ fn reset_in_the_midst_of_traffic(device: &Device) {
         pair.b.qp.enter(State::IBV_QPS_RESET).succeeds("to RESET");
         // Completions of before may be there, of this round only.
         while pair.a.cq.within(Duration::ZERO).is_some() {}
-        pair.a.qp.connect(pair.b.qp.number());
-        pair.b.qp.connect(pair.a.qp.number());
+        // Packets of before may still be under way, so a new connection begins at another number.
+        let mut plan = Plan::new(Service::IBV_QPT_RC);
+        plan.send_psn = 0x1000 * (round as u32 + 1);
+        plan.receive_psn = plan.send_psn;
+        pair.a.qp.connect_by(&plan, pair.b.qp.number());
+        pair.b.qp.connect_by(&plan, pair.a.qp.number());
     }
     pair.exchange(5000);
 }

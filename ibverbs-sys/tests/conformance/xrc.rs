@@ -281,7 +281,9 @@ fn keys_are_those_of_the_queue_that_is_named(device: &Device) {
     let connection = Connection::new(device);
     let foreign = Mr::new(&Pd::new(device), 4096, ALL_ACCESS);
     let write = Request::write(&[connection.mr.sge(0, 8)], foreign.at(0), foreign.rkey());
-    connection.initiator.post(write.srq(number(&connection.srq)));
+    connection
+        .initiator
+        .post(write.srq(number(&connection.srq)));
     connection.sends.expect(1, Status::IBV_WC_REM_ACCESS_ERR);
 }
 
@@ -292,7 +294,10 @@ fn write_that_names_no_queue_fails(device: &Device) {
     let write = Request::write(&[mr.sge(0, 8)], mr.at(100), mr.rkey()).srq(unknown);
     connection.initiator.post(write);
     let failed = connection.sends.next();
-    assert!(failed.status != Status::IBV_WC_SUCCESS, "the write succeeded");
+    assert!(
+        failed.status != Status::IBV_WC_SUCCESS,
+        "the write succeeded"
+    );
 }
 
 fn atomic_works(device: &Device) {

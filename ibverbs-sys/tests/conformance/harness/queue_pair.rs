@@ -266,9 +266,18 @@ impl Qp {
     /// From RESET to RTS.
     #[track_caller]
     pub(crate) fn connect(&self, peer: u32) {
-        self.to_init();
-        self.to_rtr(peer);
-        self.to_rts();
+        self.connect_by(self.plan(), peer);
+    }
+
+    /// From RESET to RTS, by another plan than it was made with.
+    #[track_caller]
+    pub(crate) fn connect_by(&self, plan: &Plan, peer: u32) {
+        let (attr, mask) = plan.init();
+        self.modify(&attr, mask).succeeds("RESET to INIT");
+        let (attr, mask) = plan.ready_to_receive(&self.0.device, peer);
+        self.modify(&attr, mask).succeeds("INIT to RTR");
+        let (attr, mask) = plan.ready_to_send();
+        self.modify(&attr, mask).succeeds("RTR to RTS");
     }
 
     #[track_caller]

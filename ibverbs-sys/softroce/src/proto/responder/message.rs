@@ -87,20 +87,20 @@ impl Message {
             return Err(Refusal::Invalid);
         }
         match self.progress {
-            Progress::None if opcode.is_send() => self.send(0, endpoint, packet, host)?,
+            Progress::None if opcode.is_send() => self.send(0, packet, host)?,
             Progress::Send { received } if opcode.is_send() => {
-                self.send(received, endpoint, packet, host)?;
+                self.send(received, packet, host)?;
             }
             Progress::None if opcode.is_write() => {
                 let (remote, length) = announced(endpoint, packet, host)?;
-                self.write(remote, length, 0, endpoint, packet, host)?;
+                self.write(remote, length, 0, packet, host)?;
             }
             Progress::Write {
                 remote,
                 length,
                 written,
             } if opcode.is_write() => {
-                self.write(remote, length, written, endpoint, packet, host)?;
+                self.write(remote, length, written, packet, host)?;
             }
             _ => return Err(Refusal::Invalid),
         }
@@ -114,7 +114,6 @@ impl Message {
     fn send(
         &mut self,
         received: u32,
-        endpoint: &Endpoint,
         packet: &Packet<'_>,
         host: &mut impl Host,
     ) -> Result<(), Refusal> {
@@ -146,7 +145,6 @@ impl Message {
         remote: Remote,
         length: u32,
         written: u32,
-        endpoint: &Endpoint,
         packet: &Packet<'_>,
         host: &mut impl Host,
     ) -> Result<(), Refusal> {

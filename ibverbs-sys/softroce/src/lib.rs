@@ -8,7 +8,7 @@
 //!
 //! softroce::install();
 //! let mut count = 0;
-//! // SAFETY: the list is an array of `count` devices until it is freed.
+//! // The list is an array of `count` devices until it is freed.
 //! unsafe {
 //!     let list = ibv_get_device_list(&mut count);
 //!     // Behind the devices that the machine has.

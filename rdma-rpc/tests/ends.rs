@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{LIMIT, assert_echoes, client, connect, echo, listen, pair, serve, within};
+use common::{LIMIT, assert_echoes, connect, echo, listen, pair, serve, within};
 use rdma_async::{LocalMrWriteAccess, Rdma, RdmaBuilder};
 use rdma_rpc::{ApplicationError, Error, Router, Server};
 use tokio::sync::Notify;
@@ -46,7 +46,7 @@ async fn the_end_of_the_server_fails_every_call() {
         let rdma = listener.accept().await.unwrap();
         Server::new(router).serve_connection(rdma).await
     });
-    let connecting = client().deadline(LIMIT).connect(address);
+    let connecting = common::client().deadline(LIMIT).connect(address);
     let client = within("connecting", connecting).await.unwrap();
     let calls: Vec<_> = (0..CALLS)
         .map(|_| {
@@ -115,7 +115,7 @@ async fn shutdown_finishes_what_runs_and_refuses_what_is_new() {
         matches!(error, Error::ShuttingDown | Error::Transport(_)),
         "{error:?}"
     );
-    within("connecting in vain", client().connect(address))
+    within("connecting in vain", common::client().connect(address))
         .await
         .expect_err("nobody listens any more");
 }
@@ -217,7 +217,7 @@ async fn a_server_that_answers_garbage_fails_every_call() {
         say(&rdma, b"what?").await;
         rdma.ended().await;
     });
-    let connecting = client().deadline(LIMIT).connect(address);
+    let connecting = common::client().deadline(LIMIT).connect(address);
     let client = within("connecting", connecting).await.unwrap();
     let error = within(
         "the end of the call",
@@ -240,7 +240,9 @@ async fn calls_do_not_outlive_the_runtime_of_their_client() {
         .enable_all()
         .build()
         .unwrap();
-    let connecting = client().deadline(LIMIT * 2).connect(server.local_address());
+    let connecting = common::client()
+        .deadline(LIMIT * 2)
+        .connect(server.local_address());
     let client = within("connecting", runtime.spawn(connecting))
         .await
         .unwrap()
@@ -289,7 +291,7 @@ async fn nobody_there_is_an_error() {
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = unused.local_addr().unwrap();
     drop(unused);
-    let error = within("connecting in vain", client().connect(address))
+    let error = within("connecting in vain", common::client().connect(address))
         .await
         .unwrap_err();
     assert!(matches!(error, Error::Transport(_)), "{error:?}");

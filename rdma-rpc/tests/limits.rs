@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{LIMIT, assert_echoes, client, connect, echo, listen, pair, within};
-use rdma_rpc::{ApplicationError, Client, Error, Payload, Router, Server};
+use common::{LIMIT, assert_echoes, connect, echo, listen, pair, within};
+use rdma_rpc::{ApplicationError, Error, Payload, Router, Server};
 use tokio::sync::Notify;
 
 /// Counts and announces the handlers that were dropped before they returned.
@@ -93,7 +93,7 @@ async fn a_late_answer_is_nobodys() {
     };
     let server = listen(Server::new(router)).await;
     // One place for all calls, so that a late answer finds another call in its own.
-    let connecting = client()
+    let connecting = common::client()
         .concurrency(1)
         .deadline(LIMIT)
         .connect(server.local_address());
@@ -201,7 +201,8 @@ async fn what_is_too_large_is_refused_by_whoever_it_is_too_large_for() {
     assert_echoes(&client).await;
 
     // For the client.
-    let connecting = client()
+    let connecting = common::client()
+        .transport(common::transport().message_limit(LEAST))
         .message_limit(LEAST)
         .connect(server.local_address());
     let client = within("connecting", connecting).await.unwrap();
@@ -229,7 +230,10 @@ async fn a_response_too_large_for_the_client_is_refused() {
             Ok::<_, ApplicationError>("x".repeat(len))
         });
     let server = listen(Server::new(router)).await;
-    let connecting = client().message_limit(8192).connect(server.local_address());
+    let connecting = common::client()
+        .transport(common::transport().message_limit(8192))
+        .message_limit(8192)
+        .connect(server.local_address());
     let client = within("connecting", connecting).await.unwrap();
     let call = client.call::<_, String>("test/text", &100_000_usize);
     let error = within("the answer", call).await.unwrap_err();

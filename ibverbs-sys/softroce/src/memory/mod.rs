@@ -1,5 +1,5 @@
 //! Memory that the device may touch: regions and windows by their keys, and the copies from and to
-//! them. The program's memory is touched in [`copy`] alone, and by the kernel where [`kernel`]
+//! them. The program's memory is touched in `copy` alone, and by the kernel where `kernel`
 //! asks it to; all checks are outside of them.
 
 mod access;

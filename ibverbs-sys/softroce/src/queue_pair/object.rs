@@ -221,7 +221,7 @@ impl QueuePair {
     }
 
     /// Posts a window's binding: what `ibv_bind_mw` does for a window of type 1. What is posted is to
-    /// be [transmitted](Self::transmit).
+    /// be transmitted.
     pub(crate) fn post_bind(
         &self,
         id: u64,
@@ -232,7 +232,7 @@ impl QueuePair {
         self.sender().post(draft.finish(&self.rules)?)
     }
 
-    /// A packet came for it. What it answers is to be [transmitted](Self::transmit).
+    /// A packet came for it. What it answers is to be transmitted.
     pub fn receive(&self, now: Time, arrival: &Arrival, packet: &Packet<'_>) {
         let mut inner = self.inner.lock();
         let connected = self.rules.service != Service::UnreliableDatagram;
@@ -270,7 +270,7 @@ impl QueuePair {
         &self.alarm
     }
 
-    /// Does what is due. What it sends then is to be [transmitted](Self::transmit).
+    /// Does what is due. What it sends then is to be transmitted.
     pub fn handle_timeout(&self, now: Time) {
         let mut inner = self.inner.lock();
         self.with(&mut inner, |transport, host| {

@@ -49,6 +49,7 @@ fn packets(corpus: &Path) -> io::Result<()> {
             Transport::UnreliableConnection => "uc",
             Transport::UnreliableDatagram => "ud",
             Transport::ExtendedReliableConnection => "xrc",
+            Transport::Manufacturer => "own",
         };
         let name = format!("{service}-{:?}", opcode.operation);
         fs::write(corpus.join(&name), &transport)?;

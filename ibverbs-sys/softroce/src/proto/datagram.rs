@@ -56,9 +56,9 @@ pub(super) fn receive(
 
 #[cfg(test)]
 mod tests {
-    use crate::proto::testing::{Fate, Node, Pair, arrival, path, pattern, request};
+    use crate::proto::testing::{Fate, From, Node, Pair, arrival, path, pattern, request};
     use crate::proto::{CompletionStatus as S, Counter, Path, SendOperation, Service, State, Time};
-    use crate::wire::Packet;
+    use crate::wire::{Packet, Transport};
 
     const UD: Service = Service::UnreliableDatagram;
 
@@ -139,6 +139,47 @@ mod tests {
         pair.run_with(|_, _| Fate::Duplicate);
         assert_eq!(pair.b.machine.received.len(), 2);
         assert_eq!(pair.b.machine.events, []);
+    }
+
+    #[test]
+    fn datagrams_go_as_fast_as_their_receiver_takes_them() {
+        let mut pair = Pair::new(UD);
+        for id in 0..1000 {
+            pair.b.machine.post_receive(id, 100);
+            post(&mut pair.a, id, 8, datagram(2, 0x1234));
+        }
+        let mut burst = 0;
+        pair.run_with(|from, packet| {
+            let own = packet.header.bth.opcode.transport == Transport::Manufacturer;
+            burst = match from {
+                From::A => burst + u32::from(!own),
+                From::B => 0,
+            };
+            assert!(burst <= 128);
+            assert!(from == From::A || packet.header.bth.destination == 1);
+            Fate::Deliver
+        });
+        assert_eq!(pair.b.machine.received.len(), 1000);
+        assert_eq!(pair.now, Time::default());
+    }
+
+    #[test]
+    fn groups_and_strangers_are_asked_nothing_and_told_nothing() {
+        let mut node = Node::ready_to_send(1, UD);
+        for id in 0..500 {
+            post(&mut node, id, 8, datagram(0xff_ffff, 0x1234));
+        }
+        let burst = node.transmit_all(Time::default());
+        assert_eq!(burst.len(), 128);
+        let mut asker = Node::ready_to_send(2, UD);
+        asker.queue_pair.attributes_mut().queue_key = 5;
+        for id in 0..100 {
+            post(&mut asker, id, 8, datagram(1, 0x1234));
+        }
+        for bytes in asker.transmit_all(Time::default()) {
+            node.receive(Time::default(), &bytes);
+        }
+        assert!(node.transmit(Time::default()).is_none());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 pub(super) const MAX_MESSAGE: u32 = 1 << 30;
 
 /// The destination of packets to multicast groups (IBTA 10.5.2).
-const MULTICAST: u32 = 0xff_ffff;
+pub(super) const MULTICAST: u32 = 0xff_ffff;
 
 /// What requester and responder of a queue pair have in common.
 #[derive(Debug)]
@@ -58,7 +58,11 @@ impl Endpoint {
             Service::XrcTarget => bth.opcode.is_request(),
             _ => true,
         };
-        bth.opcode.transport == self.transport()
+        let service = match bth.opcode.transport {
+            Transport::Manufacturer => !self.is_reliable(),
+            transport => transport == self.transport(),
+        };
+        service
             && (bth.destination == self.number || datagram && bth.destination == MULTICAST)
             && half
     }

@@ -18,6 +18,7 @@ mod endpoint;
 mod host;
 mod path;
 mod queue_pair;
+mod receipt;
 mod request;
 mod requester;
 mod responder;

@@ -1,11 +1,12 @@
 use super::endpoint::Endpoint;
+use super::receipt::Receipts;
 use super::requester::{Failed, Requester};
 use super::responder::{Responder, failed_receive};
 use super::{
     Arrival, Attributes, CompletionStatus, Counter, Event, Host, Path, SendRequest, Sequence,
     Service, State, Time, Work, datagram,
 };
-use crate::wire::Packet;
+use crate::wire::{Packet, Transport};
 
 /// One queue pair of the transport: what it sends, how it answers, and its state.
 ///
@@ -17,6 +18,7 @@ pub struct QueuePair {
     endpoint: Endpoint,
     requester: Requester,
     responder: Responder,
+    receipts: Receipts,
     /// The peer was heard.
     established: bool,
     /// That the send queue is drained was told.
@@ -36,6 +38,7 @@ impl QueuePair {
                 state: State::Reset,
                 attributes,
             },
+            receipts: Receipts::default(),
             established: false,
             drained: false,
         }
@@ -118,6 +121,7 @@ impl QueuePair {
                 };
                 self.requester = Requester::new(attributes.send_sequence, &*attributes);
                 self.responder = Responder::new(attributes.receive_sequence);
+                self.receipts = Receipts::default();
                 self.established = false;
             }
             State::Init => {}
@@ -173,7 +177,17 @@ impl QueuePair {
             host.count(Counter::ReceiveDropped, 1);
             return;
         }
-        if packet.header.bth.opcode.is_response() {
+        let opcode = packet.header.bth.opcode;
+        if opcode.transport == Transport::Manufacturer {
+            if opcode.is_request() {
+                self.receipts.asked(&self.endpoint, arrival, packet);
+            } else {
+                let sequence = Sequence::new(packet.header.bth.sequence);
+                self.requester.receipt(sequence);
+            }
+            return;
+        }
+        if opcode.is_response() {
             let sends = matches!(
                 self.endpoint.state,
                 State::ReadyToSend | State::SendQueueDrained
@@ -231,6 +245,9 @@ impl QueuePair {
                 let said = self.responder.transmit_farewell(&self.endpoint, out);
                 return said.then_some(path);
             }
+        }
+        if let Some(path) = self.receipts.poll_transmit(&self.endpoint, out) {
+            return Some(path);
         }
         if !matches!(
             self.endpoint.state,

@@ -9,6 +9,9 @@ pub enum Transport {
     UnreliableDatagram,
     /// Extended reliable connection, 0b101.
     ExtendedReliableConnection,
+    /// What a manufacturer defines, 0b110. Ours: a question whether the packets of an unreliable service before it
+    /// have left their receiver's socket, as a send without payload, and the answer, as an acknowledgement.
+    Manufacturer,
 }
 
 /// What a packet does: bits 4 to 0 of the BTH's opcode.
@@ -52,11 +55,12 @@ pub struct Opcode {
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::ReliableConnection,
         Self::UnreliableConnection,
         Self::UnreliableDatagram,
         Self::ExtendedReliableConnection,
+        Self::Manufacturer,
     ];
 
     const fn from_bits(bits: u8) -> Option<Self> {
@@ -65,6 +69,7 @@ impl Transport {
             0b001 => Some(Self::UnreliableConnection),
             0b011 => Some(Self::UnreliableDatagram),
             0b101 => Some(Self::ExtendedReliableConnection),
+            0b110 => Some(Self::Manufacturer),
             _ => None,
         }
     }
@@ -75,6 +80,7 @@ impl Transport {
             Self::UnreliableConnection => 0b001,
             Self::UnreliableDatagram => 0b011,
             Self::ExtendedReliableConnection => 0b101,
+            Self::Manufacturer => 0b110,
         }
     }
 
@@ -85,6 +91,7 @@ impl Transport {
             Self::ReliableConnection | Self::ExtendedReliableConnection => true,
             Self::UnreliableConnection => operation as u8 <= O::WriteOnlyImmediate as u8,
             Self::UnreliableDatagram => matches!(operation, O::SendOnly | O::SendOnlyImmediate),
+            Self::Manufacturer => matches!(operation, O::SendOnly | O::Acknowledge),
         }
     }
 }
@@ -278,7 +285,11 @@ impl Opcode {
 
     /// A DETH follows.
     pub const fn has_deth(self) -> bool {
-        matches!(self.transport, Transport::UnreliableDatagram)
+        match self.transport {
+            Transport::UnreliableDatagram => true,
+            Transport::Manufacturer => self.is_request(),
+            _ => false,
+        }
     }
 
     /// A RETH follows: of reads, and of the packet that a write begins with.
@@ -385,6 +396,8 @@ mod tests {
             .chain(0x20..=0x2b)
             .chain([0x64, 0x65])
             .chain(reliable.map(|low| 0xa0 | low))
+            // Ours.
+            .chain([0xc4, 0xd1])
             .collect();
         let bytes: Vec<u8> = Opcode::all().map(Opcode::to_byte).collect();
         assert_eq!(bytes, expected);
@@ -393,7 +406,7 @@ mod tests {
     #[test]
     fn headers_are_as_long_as_the_specification_says() {
         // IBTA 9.2 and table 38: BTH 12, DETH 8, RETH 16, AtomicETH 28, AETH 4, AtomicAckETH 8, ImmDt 4, IETH 4, XRCETH 4.
-        let lengths: [(u8, usize); 46] = [
+        let lengths: [(u8, usize); 48] = [
             (0x00, 12),
             (0x01, 12),
             (0x02, 12),
@@ -440,6 +453,8 @@ mod tests {
             (0xb4, 44),
             (0xb6, 20),
             (0xb7, 20),
+            (0xc4, 20),
+            (0xd1, 16),
         ];
         for (byte, length) in lengths {
             let opcode = Opcode::from_byte(byte).expect("exists");

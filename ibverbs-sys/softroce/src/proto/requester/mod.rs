@@ -9,6 +9,7 @@
 //! multiples of their length, so that a responder recognises a repeated one as part of what it knows.
 
 mod entry;
+mod flow;
 mod packet;
 mod probe;
 mod response;
@@ -18,15 +19,14 @@ mod window;
 mod tests;
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use entry::{Entry, Progress};
+use flow::Flow;
 use packet::Place;
 use probe::Probe;
 use window::Window;
 
 use super::endpoint::Endpoint;
-use super::timer::Pacer;
 use super::{
     Attributes, CompletionStatus, Counter, Host, Path, SendOperation, SendRequest, Sequence, State,
     Time,
@@ -35,9 +35,6 @@ use super::{
 /// The oldest request cannot go on: how it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failed(pub(super) CompletionStatus);
-
-/// The time that a packet of an unreliable service has.
-const UNRELIABLE_INTERVAL: Duration = Duration::from_micros(2);
 
 #[derive(Debug)]
 pub(super) struct Requester {
@@ -65,7 +62,8 @@ pub(super) struct Requester {
     probe: Probe,
     /// The peer has no receive: when to try again.
     again_at: Option<Time>,
-    pacer: Pacer,
+    /// Of an unreliable service.
+    flow: Flow,
 }
 
 /// The packet that goes next.
@@ -98,7 +96,7 @@ impl Requester {
             answer_by: None,
             probe: Probe::default(),
             again_at: None,
-            pacer: Pacer::default(),
+            flow: Flow::new(sequence),
         }
     }
 
@@ -133,8 +131,11 @@ impl Requester {
             return Ok(None);
         }
         self.again_at = None;
-        if self.probe.is_due() && endpoint.is_reliable() {
+        if self.probe.is_due() {
             return self.transmit_probe(now, endpoint, host, out);
+        }
+        if let Some(path) = self.flow.poll_transmit(endpoint, out) {
+            return Ok(Some(path));
         }
         loop {
             let Some(entry) = self.queue.get_mut(self.cursor.entry) else {
@@ -174,9 +175,12 @@ impl Requester {
     ) -> Result<Option<Path>, Failed> {
         let entry = &mut self.queue[self.cursor.entry];
         let packet = self.cursor.packet;
-        let path = match &entry.request.operation {
-            SendOperation::Datagram { path, .. } => Some(*path),
-            _ => endpoint.attributes.path,
+        let attributes = &endpoint.attributes;
+        let (path, destination) = match &entry.request.operation {
+            SendOperation::Datagram {
+                path, destination, ..
+            } => (Some(*path), *destination),
+            _ => (attributes.path, attributes.destination),
         };
         let Some(path) = path else {
             return Ok(None);
@@ -196,11 +200,8 @@ impl Requester {
             acknowledge = packet + covers == packets
                 || self.unasked + 1 >= self.window.acknowledge_every()
                 || on_the_way + covers >= window;
-        } else {
-            let burst = endpoint.attributes.window / 4;
-            if !self.pacer.take(now, burst, UNRELIABLE_INTERVAL) {
-                return Ok(None);
-            }
+        } else if !self.flow.may_send(destination, attributes.window, now) {
+            return Ok(None);
         }
 
         let place = Place {
@@ -238,6 +239,8 @@ impl Requester {
         } else {
             // Gone is done (IBTA 9.8.1, 9.8.3).
             self.unanswered = end;
+            self.flow
+                .sent(sequence, path, destination, attributes.window);
             self.settle(endpoint, host)?;
         }
         Ok(Some(path))
@@ -361,9 +364,15 @@ impl Requester {
         Ok(())
     }
 
+    /// The receiver of an unreliable service has all up to `sequence`.
+    pub(super) fn receipt(&mut self, sequence: Sequence) {
+        self.flow.receipt(sequence);
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) or another packet is due.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        let paused = self.pacer.again().filter(|_| !self.queue.is_empty());
+        let paused = self.flow.next_timeout();
+        let paused = paused.filter(|_| !self.queue.is_empty());
         [self.answer_by, self.again_at, self.probe.at(), paused]
             .into_iter()
             .flatten()

@@ -44,10 +44,10 @@ impl Window {
         self.size
     }
 
-    /// How many packets of `mtu` bytes a read request may ask for: several requests fit into the window, and
+    /// How many packets of `mtu` bytes a read request may ask for: two requests fit into the window, and
     /// one response into a buffer of the smallest usual size.
     pub(super) fn read_batch(&self, mtu: u32) -> u32 {
-        (self.limit / 4).min(RESPONSE / mtu).clamp(1, 32)
+        (self.limit / 2).min(RESPONSE / mtu).clamp(1, 32)
     }
 
     /// After how many packets an acknowledgement is asked for.

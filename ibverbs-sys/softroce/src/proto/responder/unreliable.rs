@@ -63,7 +63,7 @@ impl Responder {
 mod tests {
     use crate::proto::testing::{Fate, From, Node, Pair, pattern, request};
     use crate::proto::{CompletionStatus as S, Remote, SendOperation, Service, State, Time};
-    use crate::wire::Packet;
+    use crate::wire::{Packet, Transport};
 
     const UC: Service = Service::UnreliableConnection;
 
@@ -198,27 +198,52 @@ mod tests {
         assert_eq!(node.machine.ends(), [(1, S::LocalQueuePairOperation)]);
     }
 
+    fn of_service(packet: &Packet<'_>) -> bool {
+        packet.header.bth.opcode.transport == Transport::UnreliableConnection
+    }
+
     #[test]
-    fn a_long_message_goes_in_bursts() {
+    fn a_long_message_to_a_peer_that_tells_nothing_goes_in_bursts() {
         let mut node = Node::ready_to_send(1, UC);
-        node.post_send(1, pattern(256 * 500));
+        node.post_send(1, pattern(256 * 5000));
         let mut now = Time::default();
         let mut numbers = Vec::new();
         loop {
             let burst = node.transmit_all(now);
-            assert!(burst.len() <= 32);
+            let packets = burst.iter().map(|bytes| Packet::parse(bytes).unwrap());
+            let before = numbers.len();
             numbers.extend(
-                burst
-                    .iter()
-                    .map(|bytes| Packet::parse(bytes).unwrap().header.bth.sequence),
+                packets
+                    .filter(of_service)
+                    .map(|packet| packet.header.bth.sequence),
             );
+            assert!(numbers.len() - before <= 128);
             let Some(due) = node.queue_pair.next_timeout() else {
                 break;
             };
             now = due;
             node.queue_pair.handle_timeout(now, &mut node.machine);
         }
-        assert_eq!(numbers.len(), 500);
+        assert_eq!(numbers.len(), 5000);
         assert_eq!(node.machine.ends(), [(1, S::Success)]);
+    }
+
+    #[test]
+    fn a_long_message_goes_as_fast_as_the_peer_takes_it() {
+        let mut pair = Pair::new(UC);
+        let key = pair.b.machine.post_receive(1, 256 * 5000);
+        pair.a.post_send(1, pattern(256 * 5000));
+        let mut burst = 0;
+        pair.run_with(|from, packet| {
+            burst = match from {
+                From::A => burst + u32::from(of_service(packet)),
+                From::B => 0,
+            };
+            assert!(burst <= 128);
+            Fate::Deliver
+        });
+        assert_eq!(pair.b.machine.bytes(key), pattern(256 * 5000));
+        // Nobody waited.
+        assert_eq!(pair.now, Time::default());
     }
 }

@@ -5,7 +5,8 @@ use crate::proto::{CompletionStatus, GatherList, Payload, Remote, Segment, SendO
 
 use super::buffer::Buffer;
 use super::content;
-use super::generate::{Draft, told};
+use super::drafts::told;
+use super::generate::Draft;
 use super::requester::{Content, Effect};
 use super::scenario::{Scenario, Token};
 use super::schedule::Ending;

@@ -14,11 +14,18 @@
 //!
 //! With losses of up to a tenth everything has to succeed; a schedule that is [`harsh`](Schedule::harsh) may
 //! end in exhausted retries, followed by flushes. An [`Ending`] is a request that is made to fail.
+//!
+//! # Running it
+//! `cargo test -p softroce --test simulation` runs a thousand schedules, or as many as `SOFTROCE_SIM_SCHEDULES`
+//! says, and compares [`goodput_table`] with the recorded one. The example `simulate` runs any range of seeds, and
+//! one of them with a trace of every packet. `cargo xtask plant` puts known bugs into the transport, to see that
+//! they are noticed here.
 #![forbid(unsafe_code)]
 
 mod buffer;
 mod cells;
 mod content;
+mod drafts;
 mod endings;
 mod finish;
 mod generate;
@@ -29,11 +36,13 @@ mod model;
 mod network;
 mod pool;
 mod random;
+mod received;
 mod requester;
 mod revive;
 mod run;
 mod scenario;
 mod schedule;
+mod setup;
 mod target;
 mod trace;
 mod watch;

@@ -1,18 +1,16 @@
-use std::collections::{HashMap, VecDeque};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::proto::{AccessFlags, Attributes, Event, Mtu, Path, QueuePair, Service, State, Time};
+use crate::proto::{Event, Path, State, Time};
 
 use super::cells::Cells;
-use super::generate::QUEUE_KEY;
 use super::network::{Faults, Network};
 use super::pool::{Pool, Queue};
 use super::random::Random;
-use super::requester::{PeerWindow, Requester, WindowState};
+use super::requester::Requester;
 use super::run::Outcome;
-use super::schedule::{Connection, Kind, Schedule};
-use super::target::Target;
+use super::schedule::Schedule;
+use super::setup::address;
 use super::trace::Lines;
 use super::world::{Notice, Place, World};
 
@@ -27,14 +25,14 @@ pub(super) struct Scenario<'t> {
     /// The words that all change, of each node.
     pub(super) cells: Vec<Cells>,
     /// The shared receive queues of each XRC connection: pools.
-    xrc: HashMap<usize, [usize; 2]>,
+    pub(super) xrc: HashMap<usize, [usize; 2]>,
     /// Connections of which an end failed.
     pub(super) broken: Vec<bool>,
     pub(super) outcome: Outcome,
     /// How often queue pairs were reset and connected again.
     pub(super) life: u32,
     ids: u64,
-    random: Random,
+    pub(super) random: Random,
 }
 
 /// What a queue pair has to do.
@@ -268,221 +266,5 @@ impl<'t> Scenario<'t> {
         let place = self.requesters[partner].place;
         let path = attributes.path.unwrap_or_else(|| self.path_to(place.node));
         (path, self.world.queue_pair(place).number())
-    }
-
-    fn path_to(&self, node: usize) -> Path {
-        Path {
-            source: 0,
-            destination: self.world.address(node),
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-        }
-    }
-
-    fn connect(&mut self, number: usize, shared: &mut HashMap<usize, usize>) {
-        let connection = &self.schedule.connections[number];
-        let services = match connection.kind {
-            Kind::Reliable => [Service::ReliableConnection; 2],
-            Kind::Unreliable => [Service::UnreliableConnection; 2],
-            Kind::Datagram => [Service::UnreliableDatagram; 2],
-            Kind::Extended => [Service::XrcInitiator, Service::XrcTarget],
-        };
-        let mut places = Vec::new();
-        for (side, service) in services.into_iter().enumerate() {
-            let node = connection.nodes[side];
-            let pool = match connection.kind {
-                Kind::Extended => None,
-                _ if connection.shared_receive => {
-                    let pool = *shared
-                        .entry(node)
-                        .or_insert_with(|| self.shared_queue(node));
-                    let length = receive_length(connection);
-                    let queue = &mut self.pools[pool];
-                    queue.length = queue.length.max(length);
-                    queue.depth = queue.depth.max(connection.receives);
-                    queue.refill = queue.refill.max(connection.refill);
-                    Some(pool)
-                }
-                _ => Some(self.pools.len()),
-            };
-            let from_shared = pool.and_then(|pool| match self.pools.get(pool)?.queue {
-                Queue::Shared { number, .. } => Some(number),
-                Queue::Own(_) => None,
-            });
-            let qpn = self.new_number();
-            let queue_pair = QueuePair::new(qpn, service);
-            let place = self.world.add_queue_pair(node, queue_pair, from_shared);
-            if pool == Some(self.pools.len()) {
-                let length = receive_length(connection);
-                self.add_pool(Queue::Own(place), length, connection);
-            }
-            let role = Role {
-                pool,
-                ..Role::default()
-            };
-            self.roles.insert(place, role);
-            places.push(place);
-        }
-        if connection.kind == Kind::Extended {
-            let node = places[1].node;
-            let queues = std::array::from_fn(|_| {
-                let number = self.world.add_shared_queue(node);
-                let queue = Queue::Shared { node, number };
-                self.add_pool(queue, connection.largest as usize, connection)
-            });
-            self.xrc.insert(number, queues);
-        }
-        for side in 0..2 {
-            self.set_up(number, side, [places[side], places[1 - side]]);
-        }
-        let first = self.requesters.len();
-        self.add_requester(number, 0, [places[0], places[1]]);
-        if connection.kind != Kind::Extended {
-            self.add_requester(number, 1, [places[1], places[0]]);
-            self.requesters[first].partner = Some(first + 1);
-            self.requesters[first + 1].partner = Some(first);
-        }
-    }
-
-    /// A number that no queue pair has.
-    fn new_number(&mut self) -> u32 {
-        loop {
-            let number = self.random.range(2, 0xff_fffe) as u32;
-            let taken = self.roles.keys();
-            let taken = taken.map(|&place| self.world.queue_pair(place).number());
-            if taken.into_iter().all(|other| other != number) {
-                return number;
-            }
-        }
-    }
-
-    /// The pool of a new shared queue.
-    fn shared_queue(&mut self, node: usize) -> usize {
-        let number = self.world.add_shared_queue(node);
-        let random = Random::new(self.random.bits(), 0);
-        let queue = Queue::Shared { node, number };
-        self.pools.push(Pool::new(queue, 0, 0, random));
-        self.pools.len() - 1
-    }
-
-    fn add_pool(&mut self, queue: Queue, length: usize, connection: &Connection) -> usize {
-        let random = Random::new(self.random.bits(), 0);
-        let mut pool = Pool::new(queue, length, connection.receives, random);
-        pool.refill = connection.refill;
-        self.pools.push(pool);
-        self.pools.len() - 1
-    }
-
-    /// Sets a queue pair's attributes and makes it ready to send.
-    pub(super) fn set_up(&mut self, number: usize, side: usize, [place, peer]: [Place; 2]) {
-        let connection = &self.schedule.connections[number];
-        let destination = self.world.queue_pair(peer).number();
-        let path = self.path_to(peer.node);
-        let connected = connection.kind != Kind::Datagram;
-        let sequences = connection
-            .sequences
-            .map(|first| first + 0x55_5555 * self.life);
-        self.world.enter(place, State::Init);
-        *self.world.queue_pair_mut(place).attributes_mut() = Attributes {
-            destination: if connected { destination } else { 0 },
-            path: connected.then_some(path),
-            path_mtu: if connected {
-                connection.mtu
-            } else {
-                Mtu::Mtu4096
-            },
-            partition_key: 0xffff,
-            queue_key: QUEUE_KEY,
-            send_sequence: sequences[side],
-            receive_sequence: sequences[1 - side],
-            ack_timeout: Some(connection.ack_timeout),
-            retry_count: connection.retry_count,
-            rnr_retry: connection.rnr_retry,
-            min_rnr_timer: connection.rnr_timer,
-            max_initiated: connection.reads,
-            max_accepted: connection.reads,
-            access: AccessFlags::REMOTE_WRITE
-                | AccessFlags::REMOTE_READ
-                | AccessFlags::REMOTE_ATOMIC,
-            window: connection.window,
-            signal_all: connection.signal_all,
-            shared_receive: connection.shared_receive,
-        };
-        self.world.enter(place, State::ReadyToReceive);
-        if self.world.queue_pair(place).service() != Service::XrcTarget {
-            self.world.enter(place, State::ReadyToSend);
-        }
-    }
-
-    fn add_requester(&mut self, number: usize, side: usize, [place, peer]: [Place; 2]) {
-        let connection = &self.schedule.connections[number];
-        let r = self.requesters.len();
-        if let Some(role) = self.roles.get_mut(&place) {
-            role.asks = Some(r);
-        }
-        if let Some(role) = self.roles.get_mut(&peer) {
-            role.asked_by = Some(r);
-        }
-        let mut random = Random::new(self.random.bits(), 0);
-        let base = random.range(1, 1 << 40) * 8;
-        // Room for every message, or of unreliable ones for the sum of them.
-        let length = match connection.kind {
-            Kind::Reliable | Kind::Extended => connection.largest as usize + 4096,
-            Kind::Unreliable => 2 << 20,
-            Kind::Datagram => 0,
-        };
-        let id = self.next_id();
-        let memory = self.world.memory(peer.node);
-        let target = Target::new(peer.node, memory, id, base, length);
-        let mut windows = Vec::new();
-        for _ in 0..random.range(0, 2) {
-            windows.push(PeerWindow {
-                state: WindowState::Free,
-                key: memory.allocate_window(),
-                range: 0..0,
-            });
-        }
-        self.requesters.push(Requester {
-            place,
-            connection: number,
-            side,
-            partner: None,
-            random,
-            remaining: connection.requests[side],
-            owes_largest: connection.has_largest && side == 0,
-            budget: BUDGET,
-            posted: VecDeque::new(),
-            undone: Vec::new(),
-            target,
-            windows,
-            cursor: 0,
-            seen: Default::default(),
-            expected: VecDeque::new(),
-            told: 0,
-            ended: None,
-            spoiled: false,
-            resting: false,
-        });
-    }
-}
-
-/// Bytes that a requester may post in large messages, but for one of the largest.
-const BUDGET: u64 = 1 << 20;
-
-/// Room for the longest message, and in front of a datagram for its GRH.
-fn receive_length(connection: &Connection) -> usize {
-    match connection.kind {
-        Kind::Datagram => connection.largest as usize + 40,
-        _ => connection.largest as usize,
-    }
-}
-
-fn address(node: usize, ipv6: bool) -> Ipv6Addr {
-    let last = node as u8 + 1;
-    if ipv6 {
-        Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into())
-    } else {
-        Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped()
     }
 }

@@ -1,19 +1,19 @@
+mod carry;
+mod frame;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use crate::proto::{
-    Arrival, Completion, Counter, Event, Path, QueuePair, ReceiveRequest, SendRequest, State, Time,
+    Completion, Counter, Event, QueuePair, ReceiveRequest, SendRequest, State, Time,
 };
-use crate::wire::ip::{Headers, PORT, Route};
-use crate::wire::{Packet, icrc};
 
 use super::host::{ReceiveQueue, View};
 use super::memory::Memory;
-use super::network::{Fate, Network};
-use super::random::splitmix;
-use super::trace::{self, Brief, Clock, Lines};
+use super::network::Network;
+use super::trace::{self, Clock, Lines};
 use super::watch::Watch;
 
 /// Where a queue pair is.
@@ -365,213 +365,5 @@ impl<'t> World<'t> {
             counters: &mut node.counters,
         };
         work(&mut slot.queue_pair, &mut view, self.now)
-    }
-
-    fn arrive(&mut self, node: usize, bytes: &[u8]) {
-        let Some((headers, packet)) = accept(bytes) else {
-            return;
-        };
-        let found = &self.nodes[node];
-        let number = packet.header.bth.destination;
-        let Some(&slot) = found.directory.get(&number) else {
-            self.break_rule(format!(
-                "a packet for queue pair {number:#x} came to node {node}"
-            ));
-            return;
-        };
-        let route = headers.route();
-        let arrival = Arrival {
-            local: 0,
-            source: route.source,
-            destination: route.destination,
-            route: headers.global_route(),
-        };
-        let place = Place { node, slot };
-        if self.lines.is_some() {
-            let line = format!("{} node {node}   <- {}", Clock(self.now), Brief(&packet));
-            self.tell(&line);
-        }
-        self.nodes[node].slots[slot].watch.arrived(&packet);
-        self.with(place, |queue_pair, view, now| {
-            queue_pair.receive(now, &arrival, &packet, view);
-        });
-        if self.batch.is_zero() {
-            self.transmit(place);
-        } else if !self.nodes[node].slots[slot].polled {
-            self.nodes[node].slots[slot].polled = true;
-            self.schedule(self.now + self.batch, What::Poll { node, slot });
-        }
-    }
-
-    fn timer(&mut self, place: Place) {
-        let slot = &mut self.nodes[place.node].slots[place.slot];
-        if slot.timer != Some(self.now) {
-            // An earlier one has replaced it.
-            return;
-        }
-        slot.timer = None;
-        if slot
-            .queue_pair
-            .next_timeout()
-            .is_some_and(|at| at <= self.now)
-        {
-            self.with(place, |queue_pair, view, now| {
-                queue_pair.handle_timeout(now, view);
-            });
-        }
-        self.transmit(place);
-    }
-
-    /// Sends what a queue pair has to send.
-    fn transmit(&mut self, place: Place) {
-        for sent in 0.. {
-            if sent == BURST {
-                self.break_rule(format!("{} never stops sending", self.name(place)));
-                return;
-            }
-            let mut transport = self.buffers.pop().unwrap_or_default();
-            transport.clear();
-            let path = self.with(place, |queue_pair, view, now| {
-                queue_pair.poll_transmit(now, view, &mut transport)
-            });
-            match path {
-                Some(path) => self.send(place, &path, &transport),
-                None if transport.is_empty() => {}
-                None => self.break_rule(format!("{} left bytes", self.name(place))),
-            }
-            self.buffers.push(transport);
-            if path.is_none() {
-                break;
-            }
-        }
-        let slot = &mut self.nodes[place.node].slots[place.slot];
-        let Some(timeout) = slot.queue_pair.next_timeout() else {
-            return;
-        };
-        let at = timeout.max(self.now);
-        if slot.timer.is_none_or(|timer| at < timer) {
-            slot.timer = Some(at);
-            let Place { node, slot } = place;
-            self.schedule(at, What::Timer { node, slot });
-        }
-    }
-
-    /// Sends one packet, BTH to pad.
-    fn send(&mut self, place: Place, path: &Path, transport: &[u8]) {
-        let slot = &mut self.nodes[place.node].slots[place.slot];
-        let packet = match Packet::parse(transport) {
-            Ok(packet) => packet,
-            Err(error) => {
-                let name = self.name(place);
-                self.break_rule(format!("{name} sent what is no packet: {error}"));
-                return;
-            }
-        };
-        if let Err(rule) = slot.watch.sent(&packet, slot.queue_pair.attributes()) {
-            let name = self.name(place);
-            self.break_rule(format!("{name} sent {}: {rule}", Brief(&packet)));
-            return;
-        }
-        let number = packet.header.bth.destination;
-        let receiver = |node: &Node| node.address == path.destination;
-        let Some(receiver) = self.nodes.iter().position(receiver) else {
-            self.break_rule(format!("{} sent to {}", self.name(place), path.destination));
-            return;
-        };
-        let mut bytes = self.buffers.pop().unwrap_or_default();
-        bytes.clear();
-        emit(self.nodes[place.node].address, path, transport, &mut bytes);
-        let (fate, arrival) = self.network.send(self.now, place.node, number, bytes.len());
-        self.account(&packet, fate);
-        if self.lines.is_some() {
-            let line = format!(
-                "{} node {} ->   {}{}",
-                Clock(self.now),
-                place.node,
-                Brief(&packet),
-                trace::fate(fate)
-            );
-            self.tell(&line);
-        }
-        match fate {
-            Fate::Lose => {
-                self.buffers.push(bytes);
-                return;
-            }
-            Fate::Duplicate(later) => {
-                let node = receiver;
-                let packet = bytes.clone();
-                self.schedule(arrival + later, What::Arrive { node, packet });
-            }
-            Fate::Corrupt(how) => corrupt(&mut bytes, how),
-            Fate::Deliver | Fate::Hold(_) => {}
-        }
-        let (node, packet) = (receiver, bytes);
-        self.schedule(arrival, What::Arrive { node, packet });
-    }
-
-    fn account(&mut self, packet: &Packet<'_>, fate: Fate) {
-        self.traffic.packets += 1;
-        match fate {
-            Fate::Lose | Fate::Corrupt(_) => self.traffic.lost += 1,
-            Fate::Duplicate(_) | Fate::Hold(_) => self.traffic.disturbed += 1,
-            Fate::Deliver => {}
-        }
-        let bth = &packet.header.bth;
-        let said = u64::from(bth.destination) << 40
-            ^ u64::from(bth.sequence) << 16
-            ^ u64::from(bth.opcode.to_byte()) << 8
-            ^ packet.payload.len() as u64;
-        let mut state = self.digest ^ said ^ self.now.as_nanos().rotate_left(20);
-        self.digest = splitmix(&mut state);
-    }
-
-    fn break_rule(&mut self, rule: String) {
-        // The first says most.
-        self.breach.get_or_insert(Breach(rule));
-    }
-}
-
-/// Puts the headers below in front, and the ICRC behind.
-fn emit(source: Ipv6Addr, path: &Path, transport: &[u8], out: &mut Vec<u8>) {
-    let route = Route {
-        source,
-        destination: path.destination,
-        source_port: 0xc000,
-        destination_port: PORT,
-        traffic_class: path.traffic_class,
-        hop_limit: path.hop_limit,
-        flow_label: path.flow_label,
-    };
-    let headers = route.headers(transport.len());
-    headers.emit(out);
-    out.extend_from_slice(transport);
-    out.extend_from_slice(&headers.icrc(transport).to_le_bytes());
-}
-
-/// The packet in these bytes, if they are as they were sent.
-fn accept(bytes: &[u8]) -> Option<(Headers, Packet<'_>)> {
-    let (headers, rest) = Headers::parse(bytes)?;
-    let (transport, found) = icrc::split(rest)?;
-    if headers.icrc(transport) != found {
-        return None;
-    }
-    Some((headers, Packet::parse(transport).ok()?))
-}
-
-/// Flips up to three bits, or those within four bytes: a CRC of 32 bits finds each of these.
-fn corrupt(bytes: &mut [u8], mut how: u64) {
-    let bits = bytes.len() * 8;
-    if how & 1 == 0 {
-        for _ in 0..=(how >> 1) % 3 {
-            let bit = (splitmix(&mut how) % bits as u64) as usize;
-            bytes[bit / 8] ^= 1 << (bit % 8);
-        }
-    } else {
-        let first = (splitmix(&mut how) % (bytes.len() as u64 - 3)) as usize;
-        let pattern = (splitmix(&mut how) as u32 | 1).to_le_bytes();
-        for (byte, flip) in bytes[first..].iter_mut().zip(pattern) {
-            *byte ^= flip;
-        }
     }
 }

@@ -1,0 +1,373 @@
+use std::ops::Range;
+use std::rc::Rc;
+
+use crate::proto::{AccessFlags, Payload, Remote, SendOperation, WindowBinding, Work};
+
+use super::buffer::Buffer;
+use super::cells::{Change, WORDS};
+use super::content;
+use super::generate::Draft;
+use super::requester::{Content, Effect, Expected, PeerWindow, WindowState};
+use super::scenario::Scenario;
+
+impl Scenario<'_> {
+    /// Any request that a reliable service has.
+    pub(super) fn draft_reliable(&mut self, r: usize, id: u64) -> Draft {
+        let requester = &mut self.requesters[r];
+        let pair = requester.partner.is_some();
+        match requester.random.range(0, 99) {
+            0..=23 => self.draft_send(r, id, false),
+            24..=31 => self.draft_send(r, id, true),
+            32..=37 => self.draft_send_invalidate(r, id),
+            38..=57 => self.draft_write(r, id, false),
+            58..=65 => self.draft_write(r, id, true),
+            66..=82 => self.draft_read(r),
+            83..=89 => self.draft_atomic(r),
+            90..=95 => self.draft_shared(r, id),
+            96..=98 if pair => self.draft_bind(r).unwrap_or_else(|| self.draft_read(r)),
+            99 if pair => {
+                let draft = self.draft_local_invalidate(r);
+                draft.unwrap_or_else(|| self.draft_atomic(r))
+            }
+            _ => self.draft_atomic(r),
+        }
+    }
+
+    /// A message to a receive of the peer's.
+    fn draft_send(&mut self, r: usize, id: u64, with_immediate: bool) -> Draft {
+        let immediate = with_immediate.then(|| immediate_of(id));
+        let operation = SendOperation::Send {
+            immediate,
+            invalidate: None,
+        };
+        let effect = Effect::Message(Content::Numbered);
+        let mut draft = Draft::new(Work::Send, operation, effect);
+        let mut content = Content::Numbered;
+        if let Some((buffer, bytes)) = self.just_read(r) {
+            // What a read is still bringing: only a fence makes this right.
+            draft.fence = true;
+            draft.length = bytes.len();
+            draft.payload = Payload::Gathered(buffer.segments().clone());
+            draft.buffer = Some(buffer);
+            content = Content::Read(bytes);
+            draft.effect = Effect::Message(content.clone());
+        } else {
+            let length = self.draw_length(r);
+            self.with_message(r, &mut draft, id, length);
+        }
+        draft.expected = Some(told(id, content, true, draft.length, immediate));
+        draft
+    }
+
+    /// Now and then, the buffer of the read that was posted last.
+    fn just_read(&mut self, r: usize) -> Option<(Rc<Buffer>, Rc<[u8]>)> {
+        let requester = &mut self.requesters[r];
+        let last = requester.posted.back()?;
+        let (Effect::Read { bytes, .. }, Some(buffer)) = (&last.effect, &last.buffer) else {
+            return None;
+        };
+        let largest = self.schedule.connections[requester.connection].largest;
+        if bytes.len() > largest as usize || !requester.random.percent(50) {
+            return None;
+        }
+        Some((buffer.clone(), bytes.clone()))
+    }
+
+    /// A message that ends a window of the peer's.
+    fn draft_send_invalidate(&mut self, r: usize, id: u64) -> Draft {
+        let mut draft = self.draft_send(r, id, false);
+        let requester = &mut self.requesters[r];
+        let bound = |window: &PeerWindow| window.state == WindowState::Bound;
+        let Some(number) = requester.windows.iter().position(bound) else {
+            return draft;
+        };
+        // A read through it may have to be asked again.
+        draft.fence |= requester.is_reading_anything();
+        let window = &mut requester.windows[number];
+        window.state = WindowState::Invalidating;
+        draft.window = Some(number);
+        draft.operation = SendOperation::Send {
+            immediate: None,
+            invalidate: Some(window.key),
+        };
+        if let Some(expected) = &mut draft.expected {
+            expected.invalidated = Some(window.key);
+        }
+        draft
+    }
+
+    /// A place in the target, and a key to it: the region's or a window's.
+    fn place_of(
+        &mut self,
+        r: usize,
+        length: usize,
+        align: usize,
+    ) -> (usize, Remote, Option<usize>) {
+        let requester = &mut self.requesters[r];
+        let target = &requester.target;
+        let random = &mut requester.random;
+        let inside = |range: &Range<usize>| length <= range.len();
+        let through = requester
+            .windows
+            .iter()
+            .position(|window| window.state == WindowState::Bound && inside(&window.range));
+        let through = through.filter(|_| random.percent(50));
+        let range = match through {
+            Some(number) => requester.windows[number].range.clone(),
+            None => 0..target.len(),
+        };
+        let mut offset = random.range(range.start as u64, (range.end - length) as u64) as usize;
+        if random.percent(30) && range.start == 0 {
+            // Where others write too.
+            offset = random.range(0, (range.end - length).min(256) as u64) as usize;
+        }
+        let offset = offset / align * align;
+        let key = match through {
+            Some(number) => requester.windows[number].key,
+            // Zero bytes need no key.
+            None if length == 0 && random.percent(50) => random.bits() as u32,
+            None => target.key,
+        };
+        let address = target.base + offset as u64;
+        (offset, Remote { address, key }, through)
+    }
+
+    fn draft_write(&mut self, r: usize, id: u64, with_immediate: bool) -> Draft {
+        let length = self.draw_length(r);
+        let (offset, remote, window) = self.place_of(r, length, 1);
+        let immediate = with_immediate.then(|| immediate_of(id));
+        let bytes: Rc<[u8]> = content::message(id, length).into();
+        let effect = Effect::Write {
+            offset,
+            bytes: bytes.clone(),
+            told: with_immediate,
+        };
+        let operation = SendOperation::Write { remote, immediate };
+        let mut draft = Draft::new(Work::Write, operation, effect);
+        self.with_message(r, &mut draft, id, length);
+        draft.window = window;
+        let requester = &mut self.requesters[r];
+        draft.fence = requester.is_reading(&(offset..offset + length));
+        requester.target.write(offset, &bytes);
+        if with_immediate {
+            draft.expected = Some(told(id, Content::Numbered, false, length, immediate));
+        }
+        draft
+    }
+
+    fn draft_read(&mut self, r: usize) -> Draft {
+        let length = self.draw_length(r);
+        let (offset, remote, window) = self.place_of(r, length, 1);
+        let range = offset..offset + length;
+        let bytes: Rc<[u8]> = self.requesters[r].target.read(range.clone()).into();
+        let effect = Effect::Read { range, bytes };
+        let mut draft = Draft::new(Work::Read, SendOperation::Read { remote }, effect);
+        self.with_room(r, &mut draft, length);
+        draft.window = window;
+        draft
+    }
+
+    /// An atomic on eight bytes of the target.
+    fn draft_atomic(&mut self, r: usize) -> Draft {
+        let (offset, remote, window) = self.place_of(r, 8, 8);
+        let requester = &mut self.requesters[r];
+        let was = requester.target.number(offset);
+        let random = &mut requester.random;
+        let operand = random.bits();
+        let (work, operation, becomes) = if random.percent(50) {
+            let add = operand;
+            let operation = SendOperation::FetchAdd { remote, add };
+            (Work::FetchAdd, operation, was.wrapping_add(add))
+        } else {
+            let compare = if random.percent(60) {
+                was
+            } else {
+                random.bits()
+            };
+            let becomes = if compare == was { operand } else { was };
+            let operation = SendOperation::CompareSwap {
+                remote,
+                compare,
+                swap: operand,
+            };
+            (Work::CompareSwap, operation, becomes)
+        };
+        let effect = Effect::Atomic {
+            offset,
+            was,
+            becomes,
+        };
+        let fence = requester.is_reading(&(offset..offset + 8));
+        requester.target.write(offset, &becomes.to_ne_bytes());
+        let mut draft = Draft::new(work, operation, effect);
+        self.with_room(r, &mut draft, 8);
+        draft.window = window;
+        draft.fence = fence;
+        draft
+    }
+
+    /// An atomic on a word that all change.
+    fn draft_shared(&mut self, r: usize, id: u64) -> Draft {
+        let requester = &mut self.requesters[r];
+        let word = requester.random.below(WORDS);
+        let change = if requester.random.percent(60) {
+            let add = requester.random.range(1, 1000);
+            Change::Add { word, add }
+        } else {
+            let compare = requester.seen[word];
+            Change::Swap {
+                word,
+                compare,
+                swap: id,
+            }
+        };
+        let remote = self.cells[requester.target.node].remote(change);
+        let (work, operation) = match change {
+            Change::Add { add, .. } => (Work::FetchAdd, SendOperation::FetchAdd { remote, add }),
+            Change::Swap { compare, swap, .. } => {
+                let operation = SendOperation::CompareSwap {
+                    remote,
+                    compare,
+                    swap,
+                };
+                (Work::CompareSwap, operation)
+            }
+        };
+        let mut draft = Draft::new(work, operation, Effect::Shared(change));
+        self.with_room(r, &mut draft, 8);
+        draft
+    }
+
+    /// Opens a window for the partner.
+    fn draft_bind(&mut self, r: usize) -> Option<Draft> {
+        let partner = self.requesters[r].partner?;
+        let random_key = self.requesters[r].random.range(0, 255) as u32;
+        let requester = &mut self.requesters[partner];
+        let free = |window: &PeerWindow| window.state == WindowState::Free;
+        let number = requester.windows.iter().position(free)?;
+        let length = requester.target.len();
+        let start = requester.random.range(0, length as u64 / 2) as usize / 8 * 8;
+        let end = requester.random.range(start as u64 + 8, length as u64) as usize;
+        let window = &mut requester.windows[number];
+        let old = window.key;
+        window.state = WindowState::Binding;
+        window.key = (old & !0xff) | random_key;
+        window.range = start..end;
+        let binding = WindowBinding {
+            window: old,
+            key: window.key,
+            region: requester.target.key,
+            address: requester.target.base + start as u64,
+            length: (end - start) as u64,
+            access: AccessFlags::REMOTE_WRITE
+                | AccessFlags::REMOTE_READ
+                | AccessFlags::REMOTE_ATOMIC,
+        };
+        let effect = Effect::Bind { window: number };
+        Some(Draft::new(Work::Bind, SendOperation::Bind(binding), effect))
+    }
+
+    /// Closes a window of the partner's that it does not use.
+    fn draft_local_invalidate(&mut self, r: usize) -> Option<Draft> {
+        let partner = self.requesters[r].partner?;
+        let requester = &mut self.requesters[partner];
+        let number = (0..requester.windows.len()).find(|&number| {
+            requester.windows[number].state == WindowState::Bound && !requester.uses(number)
+        })?;
+        let window = &mut requester.windows[number];
+        window.state = WindowState::Invalidating;
+        let operation = SendOperation::LocalInvalidate { key: window.key };
+        let effect = Effect::Invalidate { window: number };
+        Some(Draft::new(Work::LocalInvalidate, operation, effect))
+    }
+
+    /// A message or a write that may not arrive.
+    pub(super) fn draft_unreliable(&mut self, r: usize, id: u64) -> Draft {
+        let random = &mut self.requesters[r].random;
+        let with_immediate = random.percent(40);
+        if random.percent(50) {
+            return self.draft_send(r, id, with_immediate);
+        }
+        // Writes may come in part, or not at all: each has a place of its own.
+        let mut length = self.draw_length(r);
+        let requester = &mut self.requesters[r];
+        let offset = requester.cursor;
+        length = length.min(requester.target.len() - offset);
+        requester.cursor += length;
+        let immediate = with_immediate.then(|| immediate_of(id));
+        let remote = Remote {
+            address: requester.target.base + offset as u64,
+            key: requester.target.key,
+        };
+        let effect = Effect::Write {
+            offset,
+            bytes: content::message(id, length).into(),
+            told: with_immediate,
+        };
+        let operation = SendOperation::Write { remote, immediate };
+        let mut draft = Draft::new(Work::Write, operation, effect);
+        self.with_message(r, &mut draft, id, length);
+        if with_immediate {
+            draft.expected = Some(told(id, Content::Numbered, false, length, immediate));
+        }
+        draft
+    }
+
+    /// A message of one packet, to the partner.
+    pub(super) fn draft_datagram(&mut self, r: usize, id: u64) -> Draft {
+        let length = self.draw_length(r);
+        let with_immediate = self.requesters[r].random.percent(40);
+        let immediate = with_immediate.then(|| immediate_of(id));
+        let (path, destination) = self.way_of(r);
+        let random = &mut self.requesters[r].random;
+        let wrong_key = random.percent(5);
+        // The queue pair's own key goes out for one with the top bit.
+        let queue_key = match (wrong_key, random.percent(30)) {
+            (true, _) => QUEUE_KEY ^ 1,
+            (false, true) => 0x8000_0000,
+            (false, false) => QUEUE_KEY,
+        };
+        let operation = SendOperation::Datagram {
+            immediate,
+            path,
+            destination,
+            queue_key,
+        };
+        let effect = Effect::Message(Content::Numbered);
+        let mut draft = Draft::new(Work::Send, operation, effect);
+        self.with_message(r, &mut draft, id, length);
+        if !wrong_key {
+            draft.expected = Some(told(id, Content::Numbered, true, length, immediate));
+        }
+        draft
+    }
+}
+
+/// The queue key of all datagram queue pairs.
+pub(super) const QUEUE_KEY: u32 = 0x1234_5678;
+
+/// The immediate data of message `id`.
+fn immediate_of(id: u64) -> [u8; 4] {
+    (id as u32).wrapping_mul(0x9e37_79b1).to_be_bytes()
+}
+
+/// A message as the peer is told of it.
+pub(super) fn told(
+    id: u64,
+    content: Content,
+    is_send: bool,
+    length: usize,
+    immediate: Option<[u8; 4]>,
+) -> Expected {
+    Expected {
+        id,
+        content,
+        is_send,
+        length,
+        immediate,
+        invalidated: None,
+        solicited: false,
+        srq: None,
+        fault: &[],
+    }
+}

@@ -1,0 +1,212 @@
+use crate::proto::{Completion, CompletionStatus, State, Work};
+
+use super::buffer::Buffer;
+use super::requester::{Effect, Expected, Posted};
+use super::scenario::{Scenario, Token};
+use super::schedule::Kind;
+use super::world::Place;
+
+impl Scenario<'_> {
+    /// A receive ended: is it the message that was sent?
+    pub(super) fn received(
+        &mut self,
+        place: Place,
+        completion: &Completion,
+        srq: Option<u32>,
+    ) -> Result<(), String> {
+        let role = &self.roles[&place];
+        let pool = match srq {
+            Some(number) => self.shared_pool(place.node, number),
+            None => role.pool,
+        };
+        let sender = role.asked_by;
+        let pool = pool.ok_or("it has no receives")?;
+        let buffer = self.pools[pool].take(completion.id)?;
+        let refill = self.pools[pool].refill;
+        if refill.is_zero() {
+            // Before another packet arrives.
+            self.refill(pool);
+        } else {
+            self.world.wake_after(refill, Token::Refill(pool).number());
+        }
+        let checked = self.check_received(place, completion, srq, sender, buffer.as_ref());
+        if let Some(buffer) = buffer {
+            buffer.release(self.world.memory(place.node));
+        }
+        checked
+    }
+
+    fn check_received(
+        &mut self,
+        place: Place,
+        completion: &Completion,
+        srq: Option<u32>,
+        sender: Option<usize>,
+        buffer: Option<&Buffer>,
+    ) -> Result<(), String> {
+        let state = self.world.queue_pair(place).state();
+        let sender = sender.ok_or("nobody sends to it")?;
+        let connection = self.requesters[sender].connection;
+        let kind = self.schedule.connections[connection].kind;
+        if completion.status == CompletionStatus::Flushed {
+            return match state {
+                State::Error => Ok(()),
+                _ => Err(format!("it is {state:?}")),
+            };
+        }
+        if completion.status != CompletionStatus::Success {
+            let expected = self.requesters[sender].expected.front();
+            return match expected {
+                Some(expected) if expected.fault.contains(&completion.status) => Ok(()),
+                _ => Err("nothing allows this end".to_owned()),
+            };
+        }
+        let prefix = match kind {
+            Kind::Datagram => self.check_route(place, completion, sender, buffer)?,
+            _ => Vec::new(),
+        };
+        let memory = self.world.memory(place.node);
+        let fits = |expected: &Expected| {
+            check_message(expected, completion, srq, &prefix).and_then(|()| {
+                let length = if expected.is_send { expected.length } else { 0 };
+                let bytes = expected.content.bytes(expected.id, length);
+                let bytes = [&prefix, &*bytes].concat();
+                match buffer {
+                    Some(buffer) if kind == Kind::Unreliable => buffer.check_reused(memory, &bytes),
+                    Some(buffer) => buffer.check(memory, &bytes),
+                    None => Err("a receive without memory took it".to_owned()),
+                }
+            })
+        };
+        let requester = &mut self.requesters[sender];
+        match kind {
+            Kind::Reliable | Kind::Extended => {
+                let expected = requester.expected.pop_front();
+                let expected = expected.ok_or("nothing was sent, or it was received before")?;
+                if !expected.fault.is_empty() {
+                    return Err(format!("it must end in {:?}", expected.fault));
+                }
+                fits(&expected).map_err(|why| format!("message {}: {why}", expected.id))?;
+                requester.told = expected.id;
+                if let Some(key) = expected.invalidated
+                    && memory.is_bound(key)
+                {
+                    return Err(format!("window {key:#x} is still valid"));
+                }
+                self.check_told_write(sender, &expected)
+            }
+            Kind::Unreliable => {
+                // Messages may be missing, but those that come are in order.
+                while let Some(expected) = requester.expected.pop_front() {
+                    if fits(&expected).is_ok() {
+                        return self.check_told_write(sender, &expected);
+                    }
+                }
+                Err("it was not sent, or is late".to_owned())
+            }
+            Kind::Datagram => {
+                // A network may deliver a datagram twice, and in any order.
+                let mut sent = requester.expected.iter();
+                let found = sent.any(|expected| fits(expected).is_ok());
+                found
+                    .then_some(())
+                    .ok_or_else(|| "it was not sent".to_owned())
+            }
+        }
+    }
+
+    /// When the receiver is told of a write, its bytes are there.
+    fn check_told_write(&mut self, sender: usize, expected: &Expected) -> Result<(), String> {
+        let requester = &mut self.requesters[sender];
+        let posted = requester.posted.iter().chain(&requester.undone);
+        let write = posted.into_iter().find(|posted| posted.id == expected.id);
+        let Some(Effect::Write { offset, bytes, .. }) = write.map(|posted| &posted.effect) else {
+            return Ok(());
+        };
+        let range = *offset..offset + bytes.len();
+        let overwrites = |posted: &&Posted| {
+            let (start, length) = match &posted.effect {
+                Effect::Write { offset, bytes, .. } => (*offset, bytes.len()),
+                Effect::Atomic { offset, .. } => (*offset, 8),
+                _ => return false,
+            };
+            posted.id != expected.id && start < range.end && range.start < start + length
+        };
+        if requester.posted.iter().find(overwrites).is_some() {
+            return Ok(());
+        }
+        let memory = self.world.memory(requester.target.node);
+        memory.inspect(requester.target.key, |found| {
+            if found[range.clone()] == **bytes {
+                Ok(())
+            } else {
+                Err(format!(
+                    "message {} is told before it is there",
+                    expected.id
+                ))
+            }
+        })
+    }
+
+    /// The GRH in front of a datagram; the way it came must be the sender's.
+    fn check_route(
+        &self,
+        place: Place,
+        completion: &Completion,
+        sender: usize,
+        buffer: Option<&Buffer>,
+    ) -> Result<Vec<u8>, String> {
+        let sender = &self.requesters[sender];
+        let number = self.world.queue_pair(sender.place).number();
+        if completion.source != number || !completion.route {
+            return Err(format!("it came from {number:#x} with a GRH"));
+        }
+        let buffer = buffer.ok_or("no memory")?;
+        let mut route = vec![0; 40];
+        let memory = self.world.memory(place.node);
+        memory
+            .gather(buffer.segments(), 0, &mut route)
+            .map_err(|fault| format!("{fault:?}"))?;
+        let (from, to) = (
+            self.world.address(sender.place.node),
+            self.world.address(place.node),
+        );
+        let addresses = match (from.to_ipv4_mapped(), to.to_ipv4_mapped()) {
+            (Some(from), Some(to)) => [from.octets(), to.octets()].concat(),
+            _ => [from.octets(), to.octets()].concat(),
+        };
+        if route.ends_with(&addresses) {
+            Ok(route)
+        } else {
+            Err("the GRH has other addresses".to_owned())
+        }
+    }
+}
+
+fn check_message(
+    expected: &Expected,
+    completion: &Completion,
+    srq: Option<u32>,
+    prefix: &[u8],
+) -> Result<(), String> {
+    let work = match expected.is_send {
+        true => Work::Receive,
+        false => Work::ReceiveWithImmediate,
+    };
+    let length = expected.length + prefix.len();
+    if completion.work != work {
+        Err(format!("it is a {work:?}"))
+    } else if completion.length as usize != length {
+        Err(format!("it has {length} B"))
+    } else if completion.immediate != expected.immediate {
+        Err(format!("its immediate is {:?}", expected.immediate))
+    } else if completion.invalidated != expected.invalidated {
+        Err(format!("it invalidates {:?}", expected.invalidated))
+    } else if completion.solicited != expected.solicited {
+        Err(format!("solicited is {}", expected.solicited))
+    } else if srq != expected.srq {
+        Err(format!("it is for {:?}", expected.srq))
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+use std::net::Ipv6Addr;
+
+use crate::proto::Path;
+use crate::sim::random::splitmix;
+use crate::wire::ip::{Headers, PORT, Route};
+use crate::wire::{Packet, icrc};
+
+/// Puts the headers below in front, and the ICRC behind.
+pub(super) fn emit(source: Ipv6Addr, path: &Path, transport: &[u8], out: &mut Vec<u8>) {
+    let route = Route {
+        source,
+        destination: path.destination,
+        source_port: 0xc000,
+        destination_port: PORT,
+        traffic_class: path.traffic_class,
+        hop_limit: path.hop_limit,
+        flow_label: path.flow_label,
+    };
+    let headers = route.headers(transport.len());
+    headers.emit(out);
+    out.extend_from_slice(transport);
+    out.extend_from_slice(&headers.icrc(transport).to_le_bytes());
+}
+
+/// The packet in these bytes, if they are as they were sent.
+pub(super) fn accept(bytes: &[u8]) -> Option<(Headers, Packet<'_>)> {
+    let (headers, rest) = Headers::parse(bytes)?;
+    let (transport, found) = icrc::split(rest)?;
+    if headers.icrc(transport) != found {
+        return None;
+    }
+    Some((headers, Packet::parse(transport).ok()?))
+}
+
+/// Flips up to three bits, or those within four bytes: a CRC of 32 bits finds each of these.
+pub(super) fn corrupt(bytes: &mut [u8], mut how: u64) {
+    let bits = bytes.len() * 8;
+    if how & 1 == 0 {
+        for _ in 0..=(how >> 1) % 3 {
+            let bit = (splitmix(&mut how) % bits as u64) as usize;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    } else {
+        let first = (splitmix(&mut how) % (bytes.len() as u64 - 3)) as usize;
+        let pattern = (splitmix(&mut how) as u32 | 1).to_le_bytes();
+        for (byte, flip) in bytes[first..].iter_mut().zip(pattern) {
+            *byte ^= flip;
+        }
+    }
+}

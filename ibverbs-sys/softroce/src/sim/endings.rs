@@ -127,6 +127,8 @@ impl Scenario<'_> {
                 let own = self.world.queue_pair(self.requesters[r].place).number();
                 self.world.network().cut(peer);
                 self.world.network().cut(own);
+                let connection = self.requesters[r].connection;
+                self.cut.insert(connection, self.world.now());
                 self.draft_message(r, id, 100, &[S::RetryExceeded])
             }
             Ending::NoReceive => {

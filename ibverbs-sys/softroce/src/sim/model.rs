@@ -130,10 +130,38 @@ impl Scenario<'_> {
                 settings.retry_count
             ));
         }
+        if gave_up {
+            self.check_patience(connection)?;
+        }
         self.broken[connection] = true;
         self.requesters[r].ended = Some(status);
         self.outcome.failed += 1;
         Ok(())
+    }
+
+    /// On a network that is good until it is cut, retries are spent by timeouts alone: of each there is the whole
+    /// time, and not more than four times of it (IBTA 9.7.6.1.3).
+    fn check_patience(&self, connection: usize) -> Result<(), String> {
+        let conditions = &self.schedule.conditions;
+        let disturbed = conditions.loss + conditions.corrupt + conditions.reorder;
+        let Some(&cut) = self.cut.get(&connection) else {
+            return Ok(());
+        };
+        if disturbed > 0 || conditions.backlog < u64::MAX {
+            return Ok(());
+        }
+        let connection = &self.schedule.connections[connection];
+        let tries = u32::from(connection.retry_count);
+        let waited = self.world.now() - cut;
+        let least = connection.ack_timeout * tries;
+        let most = connection.ack_timeout * (4 * (tries + 1));
+        if (least..=most).contains(&waited) {
+            Ok(())
+        } else {
+            Err(format!(
+                "it gave up after {waited:?}, not {least:?} to {most:?}"
+            ))
+        }
     }
 
     /// Takes requests that are not told of as successful when nothing is outstanding any more.

@@ -49,10 +49,19 @@ impl Scenario<'_> {
         let connection = self.requesters[sender].connection;
         let kind = self.schedule.connections[connection].kind;
         if completion.status == CompletionStatus::Flushed {
-            return match state {
-                State::Error => Ok(()),
-                _ => Err(format!("it is {state:?}")),
-            };
+            if state != State::Error {
+                return Err(format!("it is {state:?}"));
+            }
+            // Of a shared queue only that which a message had begun to fill; others may use the rest.
+            if let Some(role) = self.roles.get_mut(&place)
+                && (srq.is_some() || self.world.queue_pair(place).attributes().shared_receive)
+            {
+                role.flushed_shared += 1;
+                if role.flushed_shared > 1 {
+                    return Err("it flushes a shared queue".to_owned());
+                }
+            }
+            return Ok(());
         }
         if completion.status != CompletionStatus::Success {
             let expected = self.requesters[sender].expected.front();

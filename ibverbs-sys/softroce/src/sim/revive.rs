@@ -70,6 +70,7 @@ impl Scenario<'_> {
         let peer = self.requesters[partner].place;
         if let Some(role) = self.roles.get_mut(&place) {
             role.raised.clear();
+            role.flushed_shared = 0;
         }
         self.set_up(number, side, [place, peer]);
     }

@@ -28,6 +28,8 @@ pub(super) struct Scenario<'t> {
     pub(super) xrc: HashMap<usize, [usize; 2]>,
     /// Connections of which an end failed.
     pub(super) broken: Vec<bool>,
+    /// When a connection was cut.
+    pub(super) cut: HashMap<usize, Time>,
     pub(super) outcome: Outcome,
     /// How often queue pairs were reset and connected again.
     pub(super) life: u32,
@@ -46,6 +48,8 @@ pub(super) struct Role {
     pub(super) pool: Option<usize>,
     /// Which events were raised.
     pub(super) raised: Vec<Event>,
+    /// Receives of a shared queue that were flushed.
+    pub(super) flushed_shared: u32,
 }
 
 /// What a moment that was asked for is for.
@@ -110,6 +114,7 @@ impl<'t> Scenario<'t> {
             cells: Vec::new(),
             xrc: HashMap::new(),
             broken: vec![false; schedule.connections.len()],
+            cut: HashMap::new(),
             outcome: Outcome::default(),
             life: 0,
             ids: 0,

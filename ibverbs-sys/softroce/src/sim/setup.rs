@@ -44,7 +44,8 @@ impl Scenario<'_> {
                     let length = receive_length(connection);
                     let queue = &mut self.pools[pool];
                     queue.length = queue.length.max(length);
-                    queue.depth = queue.depth.max(connection.receives);
+                    // One more for each: it may be kept by a message whose end never comes.
+                    queue.depth += connection.receives;
                     queue.refill = queue.refill.max(connection.refill);
                     Some(pool)
                 }

@@ -1,0 +1,179 @@
+//! What is asked for is done: sends, writes, reads and atomics.
+
+use super::*;
+
+#[test]
+fn messages_arrive_whole_and_in_order() {
+    let mut pair = Pair::new(RC);
+    let lengths = [0, 1, 255, 256, 257, 100_000];
+    let mut keys = Vec::new();
+    for (id, length) in lengths.into_iter().enumerate() {
+        keys.push(pair.b.machine.post_receive(id as u64 + 10, 100_000));
+        pair.a.post_send(id as u64, pattern(length));
+    }
+    pair.run();
+    let ids = 0..lengths.len() as u64;
+    let sent = pair.a.machine.ends();
+    assert!(sent.into_iter().eq(ids.clone().map(|id| (id, S::Success))));
+    let received = pair.b.machine.receive_ends();
+    assert!(received.into_iter().eq(ids.map(|id| (id + 10, S::Success))));
+    for (key, length) in keys.into_iter().zip(lengths) {
+        assert_eq!(pair.b.machine.bytes(key)[..length], pattern(length));
+    }
+    let lengths_told = pair
+        .b
+        .machine
+        .received
+        .iter()
+        .map(|(c, _)| c.length as usize);
+    assert!(lengths_told.eq(lengths));
+    assert_eq!(pair.a.machine.counted(Counter::Retransmitted), 0);
+    assert_eq!(pair.a.queue_pair.outstanding(), 0);
+}
+
+#[test]
+fn immediate_data_invalidation_and_solicitation_come_with_the_last_packet() {
+    let mut pair = Pair::new(RC);
+    let window = pair.b.machine.register(vec![0; 8]);
+    for (id, length) in [(0, 10), (1, 1000)] {
+        pair.b.machine.post_receive(id, 1000);
+        let key = pair.a.machine.register(pattern(length));
+        let list = [pair.a.machine.segment(key, 0, length as u32)];
+        let immediate = Some(*b"imm!");
+        let operation = SendOperation::Send {
+            immediate,
+            invalidate: None,
+        };
+        let mut request = request(id, operation, &list);
+        request.solicited = true;
+        pair.a.post(request);
+    }
+    pair.b.machine.post_receive(2, 1000);
+    let operation = SendOperation::Send {
+        immediate: None,
+        invalidate: Some(window),
+    };
+    let key = pair.a.machine.register(pattern(300));
+    let list = [pair.a.machine.segment(key, 0, 300)];
+    pair.a.post(request(2, operation, &list));
+    pair.run();
+    assert!(!pair.b.machine.is_valid(window));
+    let told: Vec<_> = pair.b.machine.received.iter().map(|(c, _)| c).collect();
+    for completion in &told[..2] {
+        assert_eq!(completion.work, Work::Receive);
+        assert_eq!(completion.immediate, Some(*b"imm!"));
+        assert!(completion.solicited);
+    }
+    assert_eq!(told[2].invalidated, Some(window));
+    assert!(!told[2].solicited);
+}
+
+#[test]
+fn writes_go_where_they_shall_and_immediate_data_spends_a_receive() {
+    let mut pair = Pair::new(RC);
+    let there = pair.b.machine.register(vec![0; 5000]);
+    pair.b.machine.post_receive(9, 0);
+    let here = pair.a.machine.register(pattern(3000));
+    // Two segments, in the other order.
+    let list = [
+        pair.a.machine.segment(here, 1000, 2000),
+        pair.a.machine.segment(here, 0, 1000),
+    ];
+    let remote = pair.b.machine.remote(there, 100);
+    let immediate = Some([1, 2, 3, 4]);
+    pair.a.post(request(
+        1,
+        SendOperation::Write {
+            remote,
+            immediate: None,
+        },
+        &list,
+    ));
+    pair.a.post(request(
+        2,
+        SendOperation::Write { remote, immediate },
+        &list[..1],
+    ));
+    pair.run();
+    let mut expected = pattern(3000)[1000..].to_vec();
+    expected.extend_from_slice(&pattern(1000));
+    assert_eq!(pair.b.machine.bytes(there)[100..3100], expected);
+    assert!(
+        pair.b.machine.bytes(there)[3100..]
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+    assert_eq!(pair.a.machine.ends(), [(1, S::Success), (2, S::Success)]);
+    let (completion, _) = &pair.b.machine.received[0];
+    assert_eq!(completion.work, Work::ReceiveWithImmediate);
+    assert_eq!((completion.length, completion.immediate), (2000, immediate));
+}
+
+#[test]
+fn inline_bytes_are_those_of_the_post() {
+    let mut pair = Pair::new(RC);
+    let key = pair.b.machine.post_receive(0, 600);
+    let mut request = request(0, send(), &[]);
+    request.payload = Payload::Inline(Inline::from_slice(&pattern(600)));
+    request.length = 600;
+    pair.a.post(request);
+    pair.run();
+    assert_eq!(pair.b.machine.bytes(key), pattern(600));
+}
+
+#[test]
+fn reads_fetch_and_take_as_many_numbers_as_their_responses_have() {
+    let mut pair = Pair::new(RC);
+    let lengths = [0, 1, 256, 257, 70_000];
+    let mut keys = Vec::new();
+    for (id, length) in lengths.into_iter().enumerate() {
+        let (request, key) = read(&mut pair, id as u64, length);
+        pair.a.post(request);
+        keys.push(key);
+    }
+    pair.run();
+    for (key, length) in keys.into_iter().zip(lengths) {
+        assert_eq!(pair.a.machine.bytes(key), pattern(length as usize));
+    }
+    assert_eq!(pair.a.machine.sends.len(), 5);
+    assert_eq!(pair.a.machine.sends[4].length, 70_000);
+    let packets = 1 + 1 + 1 + 2 + 274;
+    let after = Sequence::new(FIRST + packets);
+    assert_eq!(pair.a.queue_pair.send_sequence(), after);
+    assert_eq!(pair.b.queue_pair.receive_sequence(), after);
+}
+
+#[test]
+fn atomics_are_done_and_tell_what_was_there() {
+    let mut pair = Pair::new(RC);
+    let there = pair.b.machine.register(40u64.to_ne_bytes().to_vec());
+    let here = pair.a.machine.register(vec![0; 24]);
+    let remote = pair.b.machine.remote(there, 0);
+    let operations = [
+        SendOperation::FetchAdd { remote, add: 2 },
+        SendOperation::CompareSwap {
+            remote,
+            compare: 42,
+            swap: 7,
+        },
+        SendOperation::CompareSwap {
+            remote,
+            compare: 42,
+            swap: 8,
+        },
+    ];
+    for (id, operation) in operations.into_iter().enumerate() {
+        let list = [pair.a.machine.segment(here, 8 * id as u64, 8)];
+        pair.a.post(request(id as u64, operation, &list));
+    }
+    pair.run();
+    let found: Vec<u64> = pair
+        .a
+        .machine
+        .bytes(here)
+        .chunks(8)
+        .map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap()))
+        .collect();
+    assert_eq!(found, [40, 42, 7]);
+    assert_eq!(pair.b.machine.bytes(there), 7u64.to_ne_bytes());
+}

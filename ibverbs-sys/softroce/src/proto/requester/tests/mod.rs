@@ -1,0 +1,88 @@
+//! The rules of the sending half, one by one.
+
+mod acknowledgement;
+mod failure;
+mod messages;
+mod order;
+mod probe;
+mod receiver_not_ready;
+mod retransmission;
+mod window;
+
+use std::time::Duration;
+
+use crate::proto::testing::{Fate, From, Node, Pair, attributes, path, pattern, request, send};
+use crate::proto::{
+    AccessFlags, CompletionStatus as S, Counter, Event, Inline, Payload, SendOperation,
+    SendRequest, Sequence, Service, State, Time, WindowBinding, Work,
+};
+use crate::wire::{Aeth, Bth, Header, Nak, Opcode, Operation as O, Packet, Syndrome, Transport};
+
+const RC: Service = Service::ReliableConnection;
+
+/// The number of the first packet that node 1 sends.
+const FIRST: u32 = 0xff_fff2;
+
+fn operation(bytes: &[u8]) -> O {
+    Packet::parse(bytes).unwrap().header.bth.opcode.operation
+}
+
+fn sequence(bytes: &[u8]) -> u32 {
+    Packet::parse(bytes).unwrap().header.bth.sequence
+}
+
+/// A response to node 1's packet `place`.
+fn response(operation: O, place: u32, syndrome: Syndrome) -> Header {
+    let mut header = Header::new(Bth {
+        opcode: Opcode::new(Transport::ReliableConnection, operation),
+        solicited: false,
+        migrated: true,
+        pad: 0,
+        partition_key: 0xffff,
+        destination: 1,
+        acknowledge: false,
+        sequence: Sequence::new(FIRST.wrapping_add(place)).value(),
+    });
+    header.aeth = header.bth.opcode.has_aeth().then_some(Aeth {
+        syndrome,
+        message_sequence: 0,
+    });
+    header
+}
+
+fn ack(place: u32) -> Header {
+    response(O::Acknowledge, place, Syndrome::Ack { credits: 31 })
+}
+
+fn nak(place: u32, nak: Nak) -> Header {
+    response(O::Acknowledge, place, Syndrome::Nak(nak))
+}
+
+fn not_ready(place: u32, timer: u8) -> Header {
+    response(O::Acknowledge, place, Syndrome::ReceiverNotReady { timer })
+}
+
+/// A read of `length` bytes into a new region.
+fn read(pair: &mut Pair, id: u64, length: u32) -> (SendRequest, u32) {
+    let there = pair.b.machine.register(pattern(length as usize));
+    let here = pair.a.machine.register(vec![0; length as usize]);
+    let list = [pair.a.machine.segment(here, 0, length)];
+    let remote = pair.b.machine.remote(there, 0);
+    (request(id, SendOperation::Read { remote }, &list), here)
+}
+
+/// A read that no peer is asked for.
+fn lone_read(node: &mut Node, id: u64, length: u32) -> SendRequest {
+    let here = node.machine.register(vec![0; length as usize]);
+    let list = [node.machine.segment(here, 0, length)];
+    let remote = node.machine.remote(here, 0);
+    request(id, SendOperation::Read { remote }, &list)
+}
+
+fn lone_sends(count: u64) -> Node {
+    let mut node = Node::ready_to_send(1, RC);
+    for id in 0..count {
+        node.post_send(id, vec![id as u8; 8]);
+    }
+    node
+}

@@ -1,0 +1,108 @@
+//! Probes, which find out what was lost without waiting for a timeout.
+
+use super::*;
+
+/// A node that has had an answer, and so knows the round trip.
+fn acquainted(sends: u64) -> Node {
+    let mut node = lone_sends(1);
+    node.queue_pair.attributes_mut().ack_timeout = Some(Duration::from_millis(67));
+    node.transmit_all(Time::default());
+    node.receive_made(ack(0), &[]);
+    for id in 1..=sends {
+        node.post_send(id, vec![id as u8; 8]);
+    }
+    node.transmit_all(Time::default());
+    node
+}
+
+/// Waits until the probe is due; what goes then.
+fn probe(node: &mut Node) -> Vec<u32> {
+    let due = node.queue_pair.next_timeout().unwrap();
+    node.queue_pair.handle_timeout(due, &mut node.machine);
+    node.transmit_all(due)
+        .iter()
+        .map(|bytes| sequence(bytes))
+        .collect()
+}
+
+fn place(place: u32) -> u32 {
+    Sequence::new(FIRST + place).value()
+}
+
+#[test]
+fn a_probe_finds_out_that_the_end_was_lost() {
+    let mut node = acquainted(5);
+    assert_eq!(probe(&mut node), [place(1)]);
+    assert_eq!(node.machine.counted(Counter::AcknowledgementTimeout), 0);
+    // The peer had nothing but the probe: all behind it goes again.
+    node.receive_made(ack(1), &[]);
+    let again = node.transmit_all(Time::default());
+    assert!(
+        again
+            .iter()
+            .map(|bytes| sequence(bytes))
+            .eq((2..6).map(place))
+    );
+    node.receive_made(ack(5), &[]);
+    assert_eq!(node.machine.ends().len(), 6);
+    assert_eq!(node.queue_pair.next_timeout(), None);
+}
+
+#[test]
+fn a_probe_finds_out_that_only_the_acknowledgement_was_lost() {
+    let mut node = acquainted(5);
+    assert_eq!(probe(&mut node), [place(1)]);
+    node.receive_made(ack(5), &[]);
+    assert!(node.transmit(Time::default()).is_none());
+    assert_eq!(node.machine.counted(Counter::Retransmitted), 1);
+}
+
+#[test]
+fn a_probe_helps_when_what_was_sent_again_is_lost_again() {
+    let mut node = acquainted(5);
+    node.receive_made(nak(2, Nak::SequenceError), &[]);
+    assert_eq!(node.transmit_all(Time::default()).len(), 4);
+    // The peer tells of a gap but once.
+    assert_eq!(probe(&mut node), [place(2)]);
+    node.receive_made(ack(2), &[]);
+    assert_eq!(node.transmit_all(Time::default()).len(), 3);
+}
+
+#[test]
+fn a_probe_asks_for_the_rest_of_a_read() {
+    let mut node = acquainted(0);
+    let request = lone_read(&mut node, 1, 256 * 100);
+    node.post(request);
+    node.transmit_all(Time::default());
+    let data = Syndrome::Ack { credits: 31 };
+    for part in 1..4 {
+        let operation = if part == 1 {
+            O::ReadResponseFirst
+        } else {
+            O::ReadResponseMiddle
+        };
+        node.receive_made(response(operation, part, data), &[1; 256]);
+    }
+    let due = node.queue_pair.next_timeout().unwrap();
+    node.queue_pair.handle_timeout(due, &mut node.machine);
+    let packets = node.transmit_all(due);
+    let reth = Packet::parse(&packets[0]).unwrap().header.reth.unwrap();
+    // To the end of the run.
+    assert_eq!(sequence(&packets[0]), place(4));
+    assert_eq!(reth.length, 256 * 29);
+}
+
+#[test]
+fn probes_are_few_and_no_retries() {
+    let mut node = acquainted(1);
+    let mut sent = Vec::new();
+    while node.queue_pair.state() == State::ReadyToSend {
+        let due = node.queue_pair.next_timeout().unwrap();
+        node.queue_pair.handle_timeout(due, &mut node.machine);
+        sent.push(node.transmit_all(due).len());
+    }
+    // Three, then the retries, and after the last one the end.
+    assert_eq!(sent.iter().sum::<usize>(), 3 + 7);
+    assert_eq!(node.machine.counted(Counter::AcknowledgementTimeout), 8);
+    assert_eq!(node.machine.ends()[1..], [(1, S::RetryExceeded)]);
+}

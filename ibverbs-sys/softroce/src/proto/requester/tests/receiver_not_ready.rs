@@ -1,0 +1,58 @@
+//! Waiting for a peer that has no receive.
+
+use super::*;
+
+#[test]
+fn a_receiver_that_is_not_ready_is_waited_for() {
+    let mut pair = Pair::new(RC);
+    pair.a.queue_pair.attributes_mut().rnr_retry = 2;
+    pair.b.queue_pair.attributes_mut().min_rnr_timer = 14;
+    pair.a.machine.post_receive(7, 8);
+    pair.a.post_send(0, vec![1; 8]);
+    pair.a.post_send(1, vec![1; 8]);
+    let mut sent = 0;
+    pair.run_with(|from, packet| {
+        let first = packet.header.bth.sequence == Sequence::new(FIRST).value();
+        sent += usize::from(from == From::A && first);
+        Fate::Deliver
+    });
+    assert_eq!(sent, 3);
+    assert_eq!(pair.now - Time::default(), 2 * Duration::from_micros(1280));
+    assert_eq!(
+        pair.a.machine.ends(),
+        [(0, S::RnrRetryExceeded), (1, S::Flushed)]
+    );
+    assert_eq!(pair.a.machine.counted(Counter::ReceivedRnr), 3);
+    assert_eq!(pair.b.machine.counted(Counter::SentRnr), 3);
+    // What came behind the refused packet is dropped without another word.
+    assert_eq!(pair.a.machine.counted(Counter::ReceivedSequenceNak), 0);
+    assert_eq!(pair.b.queue_pair.state(), State::ReadyToSend);
+}
+
+#[test]
+fn seven_waits_for_a_receiver_without_end() {
+    let mut pair = Pair::new(RC);
+    pair.a.post_send(0, pattern(300));
+    let mut refusals = 0;
+    for _ in 0..100 {
+        let bytes = pair.a.transmit_all(pair.now);
+        for packet in &bytes {
+            pair.b.receive(pair.now, packet);
+        }
+        for packet in pair.b.transmit_all(pair.now) {
+            refusals += 1;
+            pair.a.receive(pair.now, &packet);
+        }
+        // The peer's word, and not the timeout, decides.
+        let due = pair.a.queue_pair.next_timeout().unwrap();
+        assert_eq!(due - pair.now, Duration::from_micros(10));
+        assert!(pair.a.transmit(pair.now).is_none());
+        pair.now = due;
+        pair.a.queue_pair.handle_timeout(due, &mut pair.a.machine);
+    }
+    assert_eq!(refusals, 100);
+    let key = pair.b.machine.post_receive(1, 300);
+    pair.run();
+    assert_eq!(pair.b.machine.bytes(key), pattern(300));
+    assert_eq!(pair.a.machine.ends(), [(0, S::Success)]);
+}

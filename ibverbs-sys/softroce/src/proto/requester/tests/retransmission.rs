@@ -1,0 +1,194 @@
+//! What is lost goes again, and how often.
+
+use super::*;
+
+#[test]
+fn what_is_lost_is_sent_again_from_there_on() {
+    let mut pair = Pair::new(RC);
+    let key = pair.b.machine.post_receive(0, 256 * 20);
+    pair.a.post_send(0, pattern(256 * 20));
+    let mut lost = false;
+    let mut first = 0;
+    pair.run_with(|from, packet| {
+        let sequence = Sequence::new(packet.header.bth.sequence);
+        let fifth = from == From::A && sequence == Sequence::new(FIRST + 5);
+        first += usize::from(from == From::A && sequence.distance(Sequence::new(FIRST + 5)) < 0);
+        if fifth && !lost {
+            lost = true;
+            return Fate::Drop;
+        }
+        Fate::Deliver
+    });
+    assert_eq!(pair.b.machine.bytes(key), pattern(256 * 20));
+    assert_eq!(first, 5);
+    assert_eq!(pair.b.machine.counted(Counter::OutOfSequenceRequest), 10);
+    // One NAK for the gap, and no waiting for a timer.
+    assert_eq!(pair.a.machine.counted(Counter::ReceivedSequenceNak), 1);
+    assert_eq!(pair.a.machine.counted(Counter::AcknowledgementTimeout), 0);
+    assert_eq!(pair.a.machine.counted(Counter::Retransmitted), 11);
+}
+
+#[test]
+fn a_duplicated_nak_is_no_second_one() {
+    let mut node = lone_sends(4);
+    assert_eq!(node.transmit_all(Time::default()).len(), 4);
+    for _ in 0..20 {
+        node.receive_made(nak(1, Nak::SequenceError), &[]);
+    }
+    let again = node.transmit_all(Time::default());
+    assert_eq!(again.len(), 3);
+    assert_eq!(sequence(&again[0]), Sequence::new(FIRST + 1).value());
+    for _ in 0..20 {
+        node.receive_made(nak(1, Nak::SequenceError), &[]);
+    }
+    assert!(node.transmit_all(Time::default()).is_empty());
+    assert_eq!(node.queue_pair.state(), State::ReadyToSend);
+    assert_eq!(node.machine.ends(), [(0, S::Success)]);
+}
+
+#[test]
+fn a_lost_acknowledgement_costs_a_timeout_and_nothing_twice() {
+    let mut pair = Pair::new(RC);
+    for id in 0..2 {
+        pair.b.machine.post_receive(id, 8);
+    }
+    pair.a.post_send(0, vec![1; 8]);
+    let mut lost = false;
+    pair.run_with(|from, _| {
+        if from == From::B && !lost {
+            lost = true;
+            return Fate::Drop;
+        }
+        Fate::Deliver
+    });
+    assert_eq!(pair.a.machine.counted(Counter::AcknowledgementTimeout), 1);
+    assert_eq!(pair.b.machine.counted(Counter::DuplicateRequest), 1);
+    assert_eq!(pair.b.machine.receive_ends(), [(0, S::Success)]);
+    assert_eq!(pair.a.machine.ends(), [(0, S::Success)]);
+}
+
+#[test]
+fn an_answer_beyond_a_read_without_its_data_asks_for_it_again() {
+    let mut pair = Pair::new(RC);
+    pair.b.machine.post_receive(0, 8);
+    let (read, key) = read(&mut pair, 1, 256 * 5);
+    pair.a.post(read);
+    pair.a.post_send(2, vec![1; 8]);
+    let mut lost = false;
+    let mut asked = Vec::new();
+    pair.run_with(|from, packet| {
+        if let (From::A, Some(reth)) = (from, packet.header.reth) {
+            asked.push(reth.length);
+        }
+        // The third packet of the response.
+        let third = packet.header.bth.sequence == Sequence::new(FIRST + 2).value();
+        if from == From::B && third && !lost {
+            lost = true;
+            return Fate::Drop;
+        }
+        Fate::Deliver
+    });
+    // The tail alone.
+    assert_eq!(asked, [256 * 5, 256 * 3]);
+    assert_eq!(pair.a.machine.bytes(key), pattern(256 * 5));
+    assert!(pair.a.machine.counted(Counter::ImpliedNak) > 0);
+    assert_eq!(pair.a.machine.counted(Counter::AcknowledgementTimeout), 0);
+    assert_eq!(pair.a.machine.ends(), [(1, S::Success), (2, S::Success)]);
+    assert_eq!(pair.b.machine.received.len(), 1);
+}
+
+#[test]
+fn a_peer_that_is_silent_is_given_up_after_the_retries() {
+    for retries in [0, 1, 7] {
+        let mut pair = Pair::new(RC);
+        pair.a.queue_pair.attributes_mut().retry_count = retries;
+        pair.a.machine.post_receive(77, 8);
+        for id in 0..3 {
+            pair.a.post_send(id, vec![1; 8]);
+        }
+        let mut sent = 0;
+        pair.run_with(|_, _| {
+            sent += 1;
+            Fate::Drop
+        });
+        assert_eq!(sent, 3 * (u32::from(retries) + 1));
+        assert_eq!(
+            pair.a.machine.ends(),
+            [(0, S::RetryExceeded), (1, S::Flushed), (2, S::Flushed)]
+        );
+        assert_eq!(pair.a.machine.receive_ends(), [(77, S::Flushed)]);
+        assert_eq!(pair.a.queue_pair.state(), State::Error);
+        let waited = Duration::from_millis(u64::from(retries) + 1);
+        assert_eq!(pair.now - Time::default(), waited);
+    }
+}
+
+#[test]
+fn the_retries_are_counted_anew_when_something_got_through() {
+    let mut node = lone_sends(3);
+    node.queue_pair.attributes_mut().retry_count = 1;
+    let mut now = Time::default();
+    for place in 0..3 {
+        node.transmit_all(now);
+        now = node.queue_pair.next_timeout().unwrap();
+        node.queue_pair.handle_timeout(now, &mut node.machine);
+        node.transmit_all(now);
+        node.receive_made(ack(place), &[]);
+    }
+    assert!(
+        node.machine
+            .ends()
+            .into_iter()
+            .eq((0..3).map(|id| (id, S::Success)))
+    );
+    assert_eq!(node.queue_pair.next_timeout(), None);
+}
+
+#[test]
+fn without_a_timeout_nothing_is_sent_again() {
+    let mut node = lone_sends(1);
+    node.queue_pair.attributes_mut().ack_timeout = None;
+    node.transmit_all(Time::default());
+    assert_eq!(node.queue_pair.next_timeout(), None);
+    let late = Time::from_nanos(u64::MAX / 2);
+    node.queue_pair.handle_timeout(late, &mut node.machine);
+    assert!(node.transmit(late).is_none());
+    assert_eq!(node.queue_pair.outstanding(), 1);
+}
+
+#[test]
+fn every_packet_is_lost_once_and_all_arrives() {
+    let mut pair = Pair::new(RC);
+    let mut keys = Vec::new();
+    for id in 0..6 {
+        let receive = pair.b.machine.post_receive(id, 2000);
+        pair.a.post_send(id, pattern(1000 + id as usize));
+        let (read, target) = read(&mut pair, 100 + id, 3000);
+        pair.a.post(read);
+        keys.push((receive, target));
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    pair.run_with(|from, packet| {
+        let header = &packet.header;
+        let key = (
+            from == From::A,
+            header.bth.sequence,
+            header.bth.opcode.to_byte(),
+        );
+        if seen.insert(key) {
+            Fate::Drop
+        } else {
+            Fate::Duplicate
+        }
+    });
+    assert_eq!(pair.a.machine.sends.len(), 12);
+    assert!(pair.a.machine.sends.iter().all(|c| c.status == S::Success));
+    assert_eq!(pair.b.machine.received.len(), 6);
+    for (id, (receive, target)) in keys.into_iter().enumerate() {
+        assert_eq!(
+            pair.b.machine.bytes(receive)[..1000 + id],
+            pattern(1000 + id)
+        );
+        assert_eq!(pair.a.machine.bytes(target), pattern(3000));
+    }
+}

@@ -1,0 +1,68 @@
+//! How much is on the way at once.
+
+use super::*;
+
+#[test]
+fn the_window_bounds_what_is_on_the_way() {
+    let mut node = Node::ready_to_receive(1, RC);
+    node.queue_pair.attributes_mut().window = 8;
+    node.enter(State::ReadyToSend);
+    node.post_send(1, pattern(256 * 20));
+    let packets = node.transmit_all(Time::default());
+    assert_eq!(packets.len(), 8);
+    // The last that may go asks for an acknowledgement, or nothing would open the window.
+    assert!(Packet::parse(&packets[7]).unwrap().header.bth.acknowledge);
+    node.receive_made(ack(2), &[]);
+    assert_eq!(node.transmit_all(Time::default()).len(), 3);
+}
+
+#[test]
+fn reads_keep_to_the_window_with_their_responses() {
+    let mut pair = Pair::new(RC);
+    let mut a = Node::ready_to_receive(1, RC);
+    a.queue_pair.attributes_mut().window = 16;
+    a.enter(State::ReadyToSend);
+    pair.a = a;
+    let (request, key) = read(&mut pair, 1, 256 * 100);
+    pair.a.post(request);
+    let mut most = 0;
+    let mut on_the_way = 0i32;
+    pair.run_with(|from, packet| {
+        on_the_way += match from {
+            From::A => packet.header.reth.unwrap().length.div_ceil(256) as i32,
+            From::B => -1,
+        };
+        most = most.max(on_the_way);
+        Fate::Deliver
+    });
+    assert_eq!(most, 16);
+    assert_eq!(pair.a.machine.bytes(key), pattern(25_600));
+    assert_eq!(pair.a.machine.counted(Counter::Retransmitted), 0);
+}
+
+#[test]
+fn no_more_reads_and_atomics_go_than_were_agreed() {
+    let mut node = Node::ready_to_send(1, RC);
+    node.queue_pair.attributes_mut().max_initiated = 2;
+    for id in 0..4 {
+        let request = lone_read(&mut node, id, 8);
+        node.post(request);
+    }
+    assert_eq!(node.transmit_all(Time::default()).len(), 2);
+    node.receive_made(
+        response(O::ReadResponseOnly, 0, Syndrome::Ack { credits: 31 }),
+        &[1; 8],
+    );
+    assert_eq!(node.transmit_all(Time::default()).len(), 1);
+}
+
+#[test]
+fn a_queue_pair_without_reads_refuses_them_itself() {
+    let mut node = Node::ready_to_send(1, RC);
+    node.queue_pair.attributes_mut().max_initiated = 0;
+    let request = lone_read(&mut node, 5, 8);
+    node.post(request);
+    assert!(node.transmit(Time::default()).is_none());
+    assert_eq!(node.machine.ends(), [(5, S::LocalQueuePairOperation)]);
+    assert_eq!(node.queue_pair.state(), State::Error);
+}

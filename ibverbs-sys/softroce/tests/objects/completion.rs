@@ -1,0 +1,141 @@
+//! Completion queues, channels and asynchronous events.
+
+use super::*;
+
+#[test]
+fn completion_queues_are_made_and_resized_within_bounds() {
+    with_context(|context| {
+        // SAFETY: all objects are there until they are destroyed.
+        unsafe {
+            let mut device: ibv_device_attr = zeroed();
+            assert_eq!(ibv_query_device(context, &raw mut device), 0);
+            for cqe in [0, -1, i32::MIN, device.max_cqe + 1] {
+                refused(
+                    ibv_create_cq(context, cqe, null_mut(), null_mut(), 0),
+                    EINVAL,
+                );
+            }
+            for vector in [-1, (*context).num_comp_vectors] {
+                refused(
+                    ibv_create_cq(context, 1, null_mut(), null_mut(), vector),
+                    EINVAL,
+                );
+            }
+            let mark = without_provenance_mut(0x77);
+            let cq = ibv_create_cq(context, 10, mark, null_mut(), 0);
+            assert!((*cq).cqe >= 10);
+            assert_eq!((*cq).cq_context, mark);
+            assert_eq!(ibv_resize_cq(cq, device.max_cqe), 0);
+            assert_eq!((*cq).cqe, device.max_cqe);
+            for cqe in [0, -1, device.max_cqe + 1] {
+                assert_eq!(ibv_resize_cq(cq, cqe), EINVAL);
+            }
+            let mut wc: [ibv_wc; 2] = zeroed();
+            assert_eq!(ibv_poll_cq(cq, 2, wc.as_mut_ptr()), 0);
+            assert_eq!(ibv_poll_cq(cq, 0, wc.as_mut_ptr()), 0);
+            assert!(ibv_poll_cq(cq, -1, wc.as_mut_ptr()) < 0);
+            assert_eq!(
+                ibv_req_notify_cq(cq, 0),
+                0,
+                "without a channel nobody is told"
+            );
+            let moderate = ibv_moderate_cq {
+                cq_count: 4,
+                cq_period: 100,
+            };
+            let mut attr = ibv_modify_cq_attr {
+                attr_mask: 1,
+                moderate,
+            };
+            assert_eq!(ibv_modify_cq(cq, &raw mut attr), 0);
+            attr.attr_mask = 2;
+            assert_eq!(ibv_modify_cq(cq, &raw mut attr), EINVAL);
+            assert_eq!(ibv_destroy_cq(cq), 0);
+        }
+    });
+}
+
+#[test]
+fn extended_completion_queues_tell_what_they_can() {
+    with_domain(|context, pd| {
+        // SAFETY: all objects are there until they are destroyed.
+        unsafe {
+            let make = |change: &dyn Fn(&mut ibv_cq_init_attr_ex)| {
+                let mut attr: ibv_cq_init_attr_ex = zeroed();
+                attr.cqe = 4;
+                change(&mut attr);
+                ibv_create_cq_ex(context, &raw mut attr)
+            };
+            refused(make(&|attr| attr.cqe = 0), EINVAL);
+            refused(make(&|attr| attr.comp_vector = 99), EINVAL);
+            refused(make(&|attr| attr.comp_mask = 4), EINVAL);
+            refused(make(&|attr| (attr.comp_mask, attr.flags) = (1, 4)), EINVAL);
+            refused(make(&|attr| attr.comp_mask = 2), EINVAL);
+            for field in [8, 9, 10, 12, 63] {
+                refused(make(&|attr| attr.wc_flags = 1 << field), EOPNOTSUPP);
+            }
+            let all = 0x7f | 1 << 7 | 1 << 11;
+            let cq = make(&|attr| {
+                attr.wc_flags = all;
+                (attr.comp_mask, attr.flags) = (3, 3);
+                attr.parent_domain = pd;
+            });
+            assert!(!cq.is_null(), "{}", io::Error::last_os_error());
+            assert_eq!(ibv_dealloc_pd(pd), EBUSY);
+            let mut attr = ibv_poll_cq_attr { comp_mask: 0 };
+            assert_eq!(ibv_start_poll(cq, &raw mut attr), ENOENT);
+            assert_eq!(
+                ibv_start_poll(cq, &raw mut attr),
+                ENOENT,
+                "and so nobody has to end it"
+            );
+            attr.comp_mask = 1;
+            assert_eq!(ibv_start_poll(cq, &raw mut attr), EINVAL);
+            assert_eq!(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+            // Without the bit that says that there are flags, there are none.
+            let cq = make(&|attr| attr.flags = 0xff);
+            assert_eq!(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+        }
+    });
+}
+
+#[test]
+fn a_channel_in_use_stays_and_does_not_block_if_told_so() {
+    with_context(|context| {
+        // SAFETY: all objects are there until they are destroyed.
+        unsafe {
+            let channel = ibv_create_comp_channel(context);
+            assert!(!channel.is_null());
+            let cq = ibv_create_cq(context, 1, null_mut(), channel, 0);
+            assert_eq!((*cq).channel, channel);
+            assert_eq!(ibv_destroy_comp_channel(channel), EBUSY);
+            set_nonblocking((*channel).fd);
+            assert!(!is_readable((*channel).fd));
+            let (mut which, mut mark) = (null_mut(), null_mut());
+            assert_eq!(ibv_get_cq_event(channel, &raw mut which, &raw mut mark), -1);
+            assert_eq!(errno(), EAGAIN);
+            ibv_ack_cq_events(cq, 0);
+            assert_eq!(ibv_destroy_cq(cq), 0);
+            assert_eq!(ibv_destroy_comp_channel(channel), 0);
+        }
+    });
+}
+
+#[test]
+fn asynchronous_events_can_be_polled_for() {
+    with_context(|context| {
+        // SAFETY: the context is open.
+        unsafe {
+            set_nonblocking((*context).async_fd);
+            assert!(!is_readable((*context).async_fd));
+            let mut event: ibv_async_event = zeroed();
+            assert_eq!(ibv_get_async_event(context, &raw mut event), -1);
+            assert_eq!(errno(), EAGAIN);
+            assert!(
+                BorrowedFd::borrow_raw((*context).async_fd)
+                    .try_clone_to_owned()
+                    .is_ok()
+            );
+        }
+    });
+}

@@ -246,7 +246,7 @@ impl Nic {
         touched: &mut Vec<Arc<QueuePair>>,
     ) {
         let number = packet.header.bth.destination;
-        let to_group = net::address::group(arrival.destination).is_some();
+        let to_group = multicast::canonical(arrival.destination).is_some();
         // The one goes with the other (IBTA 9.6.3).
         if to_group != (number == net::address::MULTICAST) {
             self.counters.count(Counter::Unaddressed, 1);

@@ -80,20 +80,6 @@ pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL)
 }
 
-/// The multicast group that a GID means, in one form; none if it is no group's. An IPv4 group is written
-/// `::ffff:a.b.c.d` as well as `ffxx::ffff:a.b.c.d`, as rdma_cm does: these are one group, because on the wire they are.
-pub(crate) fn group(gid: Ipv6Addr) -> Option<Ipv6Addr> {
-    match mapped_group(gid) {
-        Some(ipv4) => {
-            let [a, b, c, d] = ipv4.octets();
-            let low = [a, b, c, d].map(u16::from);
-            let (high, low) = (low[0] << 8 | low[1], low[2] << 8 | low[3]);
-            Some(Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0xffff, high, low))
-        }
-        None => gid.is_multicast().then_some(gid),
-    }
-}
-
 /// The IPv4 group whose datagrams are those of a multicast GID. Where the GID means an IPv4 group it is that one.
 /// Of others, which are reached in tunnels, it is one of the addresses for an organization's own use (RFC 2365) with bits
 /// of the group's; the header in the tunnel says which group is really meant.
@@ -127,6 +113,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::multicast::canonical;
 
     #[test]
     fn processes_have_different_addresses_in_127_8() {
@@ -188,12 +175,12 @@ mod tests {
             "::ffff:239.1.2.3",
             "ff12::ffff:239.1.2.3",
         ] {
-            assert_eq!(group(parsed(form)), Some(one));
+            assert_eq!(canonical(parsed(form)), Some(one));
             assert_eq!(ipv4_group(parsed(form)), Some(Ipv4Addr::new(239, 1, 2, 3)));
         }
         for none in ["::ffff:10.1.2.3", "fe80::1", "::239.1.2.3"] {
             assert_eq!(
-                (group(parsed(none)), ipv4_group(parsed(none))),
+                (canonical(parsed(none)), ipv4_group(parsed(none))),
                 (None, None)
             );
         }
@@ -217,6 +204,6 @@ mod tests {
             );
         }
         let other = "ff0e::1:2:3:4".parse().unwrap();
-        assert_eq!(group(other), Some(other));
+        assert_eq!(canonical(other), Some(other));
     }
 }

@@ -6,6 +6,7 @@ use super::network::{Endpoint, Network};
 use super::route::gid_of;
 use super::socket::{Message, Ring};
 use super::{address, tunnel};
+use crate::multicast::canonical;
 use crate::proto::{Arrival, Counter};
 use crate::wire::ip::{Headers, Route};
 use crate::wire::{Packet, icrc};
@@ -81,7 +82,7 @@ impl Network {
             return Err(Some(Counter::Malformed));
         }
         let own = self.addresses()[usize::from(gid)];
-        let destination = match address::group(route.destination) {
+        let destination = match canonical(route.destination) {
             Some(group) => group,
             None if route.destination == own => own,
             None => return Err(Some(Counter::Unaddressed)),

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 
 use super::address;
 use super::network::{Gid, GidKind};
+use crate::multicast::canonical;
 use crate::proto::Path;
 use crate::wire::ip::Route;
 
@@ -35,7 +36,7 @@ pub(super) fn way(
     queue_pair: u32,
 ) -> Option<Way> {
     let destination = path.destination;
-    let group = address::group(destination);
+    let group = canonical(destination);
     let to: SocketAddr = match gid.kind {
         GidKind::Mapped => match group {
             // The members are on ports like this one.

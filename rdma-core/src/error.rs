@@ -139,6 +139,15 @@ pub enum Error {
         holder: &'static str,
     },
 
+    /// The device does not have what was asked for.
+    #[error("device {device} does not have {what}")]
+    Unsupported {
+        /// What was asked for, for example `memory windows of type 2`.
+        what: &'static str,
+        /// The device's name.
+        device: String,
+    },
+
     /// The memory can be read but not written by the device.
     #[error("read-only memory cannot be the destination of a receive, an RDMA read or an atomic")]
     NotWritable,
@@ -162,6 +171,15 @@ impl Error {
         }
     }
 
+    /// Whether the device, or its driver, does not have what was asked for.
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            Self::Unsupported { .. } => true,
+            Self::Verb { errno, .. } => matches!(errno.0, libc::EOPNOTSUPP | libc::ENOSYS),
+            _ => false,
+        }
+    }
+
     /// The error number, where a verb gave one.
     pub fn errno(&self) -> Option<Errno> {
         match self {
@@ -178,6 +196,7 @@ impl From<Error> for io::Error {
             Error::NoDevice | Error::UnknownDevice { .. } => io::ErrorKind::NotFound,
             Error::QueueFull { .. } | Error::InUse { .. } => io::ErrorKind::WouldBlock,
             Error::NoUsablePort { .. } => io::ErrorKind::NetworkDown,
+            Error::Unsupported { .. } => io::ErrorKind::Unsupported,
             _ => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)

@@ -373,7 +373,9 @@ impl Session {
         unsafe {
             let mut completions: [ibv_wc; 8] = mem::zeroed();
             let count = ibv_poll_cq(self.queue, 8, completions.as_mut_ptr());
-            assert!((0..=8).contains(&count), "{count} completions");
+            // More requests than the queue has room for overrun it, and from then on it fails.
+            let overrun = count == -libc::EIO;
+            assert!(overrun || (0..=8).contains(&count), "{count} completions");
             ibv_req_notify_cq(self.queue, c_int::from(input.byte() % 2));
         }
     }

@@ -7,6 +7,7 @@ use ibverbs_sys as sys;
 
 use super::channel::ChannelHandle;
 use super::context::{ContextHandle, positive};
+use super::stash::Stash;
 use crate::completion::WorkCompletion;
 use crate::error::{Errno, Error, Result};
 
@@ -16,6 +17,8 @@ pub(crate) struct CompletionQueueHandle {
     raw: NonNull<sys::ibv_cq>,
     context: Arc<ContextHandle>,
     channel: Option<Arc<ChannelHandle>>,
+    /// Completions that were polled and put back.
+    stash: Stash<WorkCompletion>,
 }
 
 // SAFETY: verbs are thread-safe on a completion queue.
@@ -60,6 +63,7 @@ impl CompletionQueueHandle {
                 raw,
                 context,
                 channel,
+                stash: Stash::new(),
             }),
             None => Err(Error::verb("ibv_create_cq", object(), Errno::last())),
         }
@@ -83,9 +87,22 @@ impl CompletionQueueHandle {
         usize::try_from(unsafe { (*self.raw.as_ptr()).cqe }).unwrap_or(0)
     }
 
-    /// Takes up to `room.len()` completions and returns how many.
+    /// Takes up to `room.len()` completions and returns how many: those that were put back before
+    /// those that the device has.
     #[inline]
     pub(crate) fn poll(&self, room: &mut [WorkCompletion]) -> Result<usize> {
+        if self.stash.in_use() {
+            return self.poll_stash(room);
+        }
+        match self.poll_device(room)? {
+            // What was there may have been put into the stash meanwhile.
+            0 if self.stash.in_use() => self.poll_stash(room),
+            count => Ok(count),
+        }
+    }
+
+    #[inline]
+    fn poll_device(&self, room: &mut [WorkCompletion]) -> Result<usize> {
         let limit = i32::try_from(room.len()).unwrap_or(i32::MAX);
         // SAFETY: the queue is valid; `WorkCompletion` is a transparent `ibv_wc`, `room` has at
         // least `limit` of them.
@@ -94,6 +111,60 @@ impl CompletionQueueHandle {
             Ok(count) => Ok(count),
             // Negative is all that the verb says of a failure.
             Err(_) => Err(self.error("ibv_poll_cq", Errno(libc::EIO))),
+        }
+    }
+
+    #[cold]
+    fn poll_stash(&self, room: &mut [WorkCompletion]) -> Result<usize> {
+        let mut stash = self.stash.open();
+        let count = room.len().min(stash.len());
+        for (place, completion) in room.iter_mut().zip(stash.drain(..count)) {
+            *place = completion;
+        }
+        drop(stash);
+        if count > 0 {
+            return Ok(count);
+        }
+        self.poll_device(room)
+    }
+
+    /// Takes up to `room.len()` completions whose ids are `mine` and returns how many. What it
+    /// finds of others it puts back, for their next poll; `mine` must not poll this queue.
+    pub(crate) fn poll_for(
+        &self,
+        room: &mut [WorkCompletion],
+        mut mine: impl FnMut(u64) -> bool,
+    ) -> Result<usize> {
+        // Open all the while: who polls and finds nothing waits for what is put back here.
+        let mut stash = self.stash.open();
+        let mut found = 0;
+        stash.retain(|completion| {
+            let take = found < room.len() && mine(completion.id());
+            if take {
+                room[found] = *completion;
+                found += 1;
+            }
+            !take
+        });
+        if found > 0 {
+            return Ok(found);
+        }
+        for index in 0..self.poll_device(room)? {
+            let completion = room[index];
+            if mine(completion.id()) {
+                room[found] = completion;
+                found += 1;
+            } else {
+                stash.push_back(completion);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Gives completions that were polled to whoever polls next, in their order.
+    pub(crate) fn put_back(&self, completions: &[WorkCompletion]) {
+        if !completions.is_empty() {
+            self.stash.open().extend(completions);
         }
     }
 

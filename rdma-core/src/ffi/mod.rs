@@ -21,6 +21,7 @@ mod ring;
 mod shared;
 mod slot_table;
 mod span;
+mod stash;
 
 pub(crate) use allocation::Allocation;
 pub(crate) use channel::ChannelHandle;

@@ -102,7 +102,7 @@ pub use memory::{
 };
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
-    ConcurrentReceiveQueue, ConcurrentSendQueue, ConnectOptions, Endpoint, PostError,
-    PreparedQueuePair, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, ReservedSlot,
-    SendQueue, SendRequest,
+    ConcurrentReceiveQueue, ConcurrentSendQueue, ConnectOptions, DatagramOptions, Endpoint,
+    PostError, PreparedQueuePair, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue,
+    ReservedSlot, SendOperations, SendQueue, SendRequest, Transport,
 };

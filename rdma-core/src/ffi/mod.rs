@@ -14,6 +14,7 @@ mod exposed;
 mod in_flight;
 mod protection_domain;
 mod queue_pair;
+mod queue_pair_plan;
 mod region;
 mod request;
 mod request_id;
@@ -36,6 +37,7 @@ pub(crate) use protection_domain::ProtectionDomainHandle;
 pub(crate) use queue_pair::{
     QueuePairHandle, QueuePairSizes, empty_attributes, gid_bytes, set_destination,
 };
+pub(crate) use queue_pair_plan::{Owner, QueuePairPlan};
 pub(crate) use region::RegionHandle;
 pub(crate) use request::ElementList;
 pub(crate) use ring::Ring;

@@ -11,10 +11,12 @@ use parking_lot::Mutex;
 use super::completion_queue::CompletionQueueHandle;
 use super::context::positive;
 use super::protection_domain::ProtectionDomainHandle;
-use crate::error::{Errno, Error, Result};
+use super::queue_pair_plan::{Owner, QueuePairPlan};
+use crate::error::{Error, Result};
+use crate::queue_pair::{SendOperations, Transport};
 
 /// How much a queue pair holds: asked for at creation, and what the device granted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct QueuePairSizes {
     pub(crate) send_requests: u32,
     pub(crate) receive_requests: u32,
@@ -26,11 +28,19 @@ pub(crate) struct QueuePairSizes {
 /// Owner of an `ibv_qp`, and of the memory that the device may use until it is destroyed.
 pub(crate) struct QueuePairHandle {
     raw: NonNull<sys::ibv_qp>,
+    /// The same, where it was made for the functions `ibv_wr_*`.
+    extended: Option<NonNull<sys::ibv_qp_ex>>,
     number: u32,
+    kind: Transport,
     sizes: QueuePairSizes,
+    granted: QueuePairSizes,
+    operations: SendOperations,
+    signals_all: bool,
     domain: Arc<ProtectionDomainHandle>,
     /// The send and the receive completions, which must outlive the queue pair.
     _completions: [Arc<CompletionQueueHandle>; 2],
+    shared_receive_queue: Option<Arc<dyn Owner<sys::ibv_srq>>>,
+    xrc_domain: Option<Arc<dyn Owner<sys::ibv_xrcd>>>,
     /// In-flight memory of queues that were dropped before it completed.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
 }
@@ -44,53 +54,52 @@ impl std::fmt::Debug for QueuePairHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("QueuePairHandle")
             .field("number", &self.number)
+            .field("kind", &self.kind)
             .field("sizes", &self.sizes)
             .finish_non_exhaustive()
     }
 }
 
 impl QueuePairHandle {
-    pub(crate) fn create(
-        domain: Arc<ProtectionDomainHandle>,
-        send_queue: Arc<CompletionQueueHandle>,
-        receive_queue: Arc<CompletionQueueHandle>,
-        kind: sys::ibv_qp_type,
-        sizes: QueuePairSizes,
-    ) -> Result<Self> {
-        // SAFETY: all-zero bytes are a valid value of this plain C struct.
-        let mut attributes: sys::ibv_qp_init_attr = unsafe { mem::zeroed() };
-        attributes.send_cq = send_queue.as_raw();
-        attributes.recv_cq = receive_queue.as_raw();
-        attributes.qp_type = kind;
-        attributes.cap.max_send_wr = sizes.send_requests;
-        attributes.cap.max_recv_wr = sizes.receive_requests;
-        attributes.cap.max_send_sge = sizes.send_elements;
-        attributes.cap.max_recv_sge = sizes.receive_elements;
-        attributes.cap.max_inline_data = sizes.inline_data;
-        // SAFETY: domain and queues are valid for as long as their handles, which the new handle
-        // keeps; `attributes` is a valid request.
-        let raw = unsafe { sys::ibv_create_qp(domain.as_raw(), &mut attributes) };
-        let Some(raw) = NonNull::new(raw) else {
-            let errno = Errno::last();
-            let object = format!("{} ({sizes:?})", domain.context().describe());
-            return Err(Error::verb("ibv_create_qp", object, errno));
-        };
-        let granted = QueuePairSizes {
-            // Devices round these up; completion queues are sized for what was asked for.
-            send_requests: sizes.send_requests,
-            receive_requests: sizes.receive_requests,
-            send_elements: attributes.cap.max_send_sge,
-            receive_elements: attributes.cap.max_recv_sge,
-            inline_data: attributes.cap.max_inline_data,
-        };
+    pub(crate) fn create(plan: QueuePairPlan) -> Result<Self> {
+        let created = plan.create()?;
         // SAFETY: the queue pair was just created; its number does not change.
-        let number = unsafe { raw.as_ref().qp_num };
-        Ok(Self {
-            raw,
-            number,
-            sizes: granted,
+        let number = unsafe { created.raw.as_ref().qp_num };
+        let QueuePairPlan {
             domain,
-            _completions: [send_queue, receive_queue],
+            kind,
+            sizes,
+            send_completions,
+            receive_completions,
+            shared_receive_queue,
+            xrc_domain,
+            operations,
+            signals_all,
+            ..
+        } = plan;
+        let extended = operations.and_then(|_| {
+            // SAFETY: the queue pair is valid; the answer is the same object, or null.
+            NonNull::new(unsafe { sys::ibv_qp_to_qp_ex(created.raw.as_ptr()) })
+        });
+        let granted = created.granted;
+        Ok(Self {
+            raw: created.raw,
+            extended,
+            number,
+            kind,
+            sizes: QueuePairSizes {
+                // Devices round these up; completion queues are sized for what was asked for.
+                send_requests: sizes.send_requests,
+                receive_requests: sizes.receive_requests,
+                ..granted
+            },
+            granted,
+            operations: operations.unwrap_or(SendOperations::empty()),
+            signals_all,
+            domain,
+            _completions: [send_completions, receive_completions],
+            shared_receive_queue,
+            xrc_domain,
             abandoned: Mutex::default(),
         })
     }
@@ -103,8 +112,58 @@ impl QueuePairHandle {
         self.number
     }
 
+    /// What it was made for the functions `ibv_wr_*` as, if it was.
+    #[allow(dead_code, reason = "queues and shared objects ask for it")]
+    pub(crate) fn as_extended(&self) -> Option<*mut sys::ibv_qp_ex> {
+        self.extended.map(NonNull::as_ptr)
+    }
+
+    /// Which service it gives.
+    #[inline]
+    pub(crate) fn kind(&self) -> Transport {
+        self.kind
+    }
+
+    /// How many requests were asked for, and what else of them was granted.
+    #[inline]
     pub(crate) fn sizes(&self) -> QueuePairSizes {
         self.sizes
+    }
+
+    /// What the device granted.
+    #[allow(dead_code, reason = "queues and shared objects ask for it")]
+    pub(crate) fn granted(&self) -> QueuePairSizes {
+        self.granted
+    }
+
+    /// What can be posted by the functions `ibv_wr_*`.
+    #[inline]
+    pub(crate) fn operations(&self) -> SendOperations {
+        self.operations
+    }
+
+    /// Whether every send request is signaled, whatever it says.
+    #[inline]
+    #[allow(dead_code, reason = "queues and shared objects ask for it")]
+    pub(crate) fn signals_all(&self) -> bool {
+        self.signals_all
+    }
+
+    /// The shared queue that its receives come from.
+    #[allow(dead_code, reason = "queues and shared objects ask for it")]
+    pub(crate) fn shared_receive_queue(&self) -> Option<&Arc<dyn Owner<sys::ibv_srq>>> {
+        self.shared_receive_queue.as_ref()
+    }
+
+    /// The XRC domain that it is in.
+    #[allow(dead_code, reason = "queues and shared objects ask for it")]
+    pub(crate) fn xrc_domain(&self) -> Option<&Arc<dyn Owner<sys::ibv_xrcd>>> {
+        self.xrc_domain.as_ref()
+    }
+
+    #[allow(dead_code, reason = "queues and shared objects ask for it")]
+    pub(crate) fn domain(&self) -> &Arc<ProtectionDomainHandle> {
+        &self.domain
     }
 
     /// How errors name this object.

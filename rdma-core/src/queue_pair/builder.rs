@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
-use ibverbs_sys::ibv_qp_type;
+use ibverbs_sys::{ibv_srq, ibv_xrcd};
 
 use super::connect::{to_init, to_ready};
-use super::{ConcurrentReceiveQueue, ConnectOptions, Endpoint, QueuePair, ReceiveQueue};
+use super::datagram::to_active;
+use super::{
+    ConcurrentReceiveQueue, ConnectOptions, DatagramOptions, Endpoint, QueuePair, ReceiveQueue,
+    SendOperations, Transport,
+};
 use crate::completion::CompletionQueue;
 use crate::device::{AddressChoice, LocalAddress};
 use crate::error::{Error, Result};
-use crate::ffi::{QueuePairHandle, QueuePairSizes};
+use crate::ffi::{Owner, QueuePairHandle, QueuePairPlan, QueuePairSizes};
 use crate::memory::AccessFlags;
 use crate::protection_domain::ProtectionDomain;
 
@@ -18,6 +22,11 @@ use crate::protection_domain::ProtectionDomain;
 #[must_use = "a builder makes nothing until `build`"]
 pub struct QueuePairBuilder {
     domain: ProtectionDomain,
+    kind: Transport,
+    operations: Option<Option<SendOperations>>,
+    signals_all: bool,
+    shared_receive_queue: Option<Arc<dyn Owner<ibv_srq>>>,
+    xrc_domain: Option<Arc<dyn Owner<ibv_xrcd>>>,
     send_completions: Option<CompletionQueue>,
     receive_completions: Option<CompletionQueue>,
     sizes: QueuePairSizes,
@@ -38,6 +47,11 @@ impl QueuePairBuilder {
         };
         Self {
             domain,
+            kind: Transport::ReliableConnected,
+            operations: None,
+            signals_all: false,
+            shared_receive_queue: None,
+            xrc_domain: None,
             send_completions: None,
             receive_completions: None,
             sizes,
@@ -46,6 +60,51 @@ impl QueuePairBuilder {
             incoming_reads: 16,
             outgoing_reads: 16,
         }
+    }
+
+    /// Which service it gives. Default [`Transport::ReliableConnected`].
+    #[doc(alias = "qp_type")]
+    pub fn transport(mut self, kind: Transport) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Makes it fit for posting by the functions `ibv_wr_*`, with the operations that every queue
+    /// pair of its [`transport`](Self::transport) has.
+    #[doc(alias = "ibv_create_qp_ex")]
+    #[doc(alias = "IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")]
+    pub fn extended_posting(mut self) -> Self {
+        self.operations = Some(None);
+        self
+    }
+
+    /// Like [`Self::extended_posting`], with these operations.
+    #[doc(alias = "ibv_create_qp_ex")]
+    #[doc(alias = "send_ops_flags")]
+    pub fn operations(mut self, operations: SendOperations) -> Self {
+        self.operations = Some(Some(operations));
+        self
+    }
+
+    /// Signals every send request, whatever it says.
+    #[doc(alias = "sq_sig_all")]
+    pub fn signal_all(mut self) -> Self {
+        self.signals_all = true;
+        self
+    }
+
+    /// Takes its receives from a shared queue.
+    #[allow(dead_code, reason = "the queue's own type calls it")]
+    pub(crate) fn shared_receives(mut self, queue: Arc<dyn Owner<ibv_srq>>) -> Self {
+        self.shared_receive_queue = Some(queue);
+        self
+    }
+
+    /// The XRC domain of an [`XrcTarget`](Transport::XrcTarget).
+    #[allow(dead_code, reason = "the domain's own type calls it")]
+    pub(crate) fn target_domain(mut self, domain: Arc<dyn Owner<ibv_xrcd>>) -> Self {
+        self.xrc_domain = Some(domain);
+        self
     }
 
     /// Where sends, reads, writes and atomics complete. Without it the queue pair makes its own.
@@ -133,32 +192,41 @@ impl QueuePairBuilder {
         let context = self.domain.context();
         let address = context.address(self.address)?;
         let attributes = context.attributes()?;
+        let kind = self.kind;
+        let mut sizes = self.sizes;
+        if !kind.has_send_queue() {
+            (sizes.send_requests, sizes.send_elements, sizes.inline_data) = (0, 0, 0);
+        }
+        if !kind.has_receive_queue() || self.shared_receive_queue.is_some() {
+            (sizes.receive_requests, sizes.receive_elements) = (0, 0);
+        }
         let send_completions = match self.send_completions {
             Some(queue) => queue,
             None => {
-                let room = self
-                    .sizes
-                    .send_requests
-                    .saturating_add(self.sizes.receive_requests);
+                let room = sizes.send_requests.saturating_add(sizes.receive_requests);
                 context.completion_queue(room.max(1)).build()?
             }
         };
         let receive_completions = self
             .receive_completions
             .unwrap_or_else(|| send_completions.clone());
-        for queue in [&send_completions, &receive_completions] {
-            if !Arc::ptr_eq(queue.handle().context(), context.handle()) {
-                let reason = "the completion queue is of another context";
-                return Err(Error::invalid("queue pair", reason));
-            }
-        }
-        let handle = QueuePairHandle::create(
-            Arc::clone(self.domain.handle()),
-            Arc::clone(send_completions.handle()),
-            Arc::clone(receive_completions.handle()),
-            ibv_qp_type::IBV_QPT_RC,
-            self.sizes,
-        )?;
+        let operations = self
+            .operations
+            .map(|these| these.unwrap_or_else(|| SendOperations::of(kind)));
+        let handle = QueuePairHandle::create(QueuePairPlan {
+            domain: Arc::clone(self.domain.handle()),
+            kind,
+            sizes,
+            send_completions: Arc::clone(send_completions.handle()),
+            receive_completions: Arc::clone(receive_completions.handle()),
+            shared_receive_queue: self.shared_receive_queue,
+            xrc_domain: self.xrc_domain,
+            operations,
+            signals_all: self.signals_all,
+            create_flags: 0,
+            source_number: None,
+            segmentation_header: None,
+        })?;
         to_init(&handle, &address, self.access)?;
         let local = Endpoint {
             queue_pair: handle.number(),
@@ -179,7 +247,7 @@ impl QueuePairBuilder {
     }
 }
 
-/// A queue pair that is not connected yet (INIT): receives can be posted to it, sends cannot.
+/// A queue pair that is not connected or activated yet (INIT): receives can be posted to it, sends cannot.
 ///
 /// ```
 /// # fn example(prepared: rdma_core::PreparedQueuePair) {
@@ -224,6 +292,7 @@ impl PreparedQueuePair {
 
     /// Connects it to the peer's queue pair: INIT to RTR to RTS.
     ///
+    /// For queue pairs that are connected to one peer; datagram ones are [activated](Self::activate).
     /// The peer must do the same with this end's [`endpoint`](Self::endpoint). Nothing is sent: that
     /// the peer is there shows in the first request.
     ///
@@ -233,7 +302,31 @@ impl PreparedQueuePair {
     /// verb's, for example without a route to the peer's GID.
     #[doc(alias = "ibv_modify_qp")]
     pub fn connect(self, remote: &Endpoint, options: &ConnectOptions) -> Result<QueuePair> {
+        if !self.kind().is_connected() {
+            let reason = format!("a {} queue pair has no peer: activate it", self.kind());
+            return Err(Error::invalid("queue pair", reason));
+        }
         to_ready(&self.handle, &self.address, &self.local, remote, options)?;
+        Ok(self.in_operation(Some(*remote)))
+    }
+
+    /// Makes it send and receive, without a peer: INIT to RTR to RTS. For
+    /// [`Transport::Datagram`] and [`Transport::RawPacket`], of which the latter has no queue key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a queue pair that wants a peer, and the verb's.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn activate(self, options: &DatagramOptions) -> Result<QueuePair> {
+        if !matches!(self.kind(), Transport::Datagram | Transport::RawPacket) {
+            let reason = format!("a {} queue pair has a peer: connect it", self.kind());
+            return Err(Error::invalid("queue pair", reason));
+        }
+        to_active(&self.handle, options)?;
+        Ok(self.in_operation(None))
+    }
+
+    fn in_operation(self, remote: Option<Endpoint>) -> QueuePair {
         let Self {
             handle,
             send_completions,
@@ -241,14 +334,14 @@ impl PreparedQueuePair {
             address,
             local,
         } = self;
-        let ends = (local, *remote);
-        Ok(QueuePair::new(
-            handle,
-            send_completions,
-            receive_completions,
-            address,
-            ends,
-        ))
+        let ends = (local, remote);
+        QueuePair::new(handle, send_completions, receive_completions, address, ends)
+    }
+
+    /// Which service it gives.
+    #[doc(alias = "qp_type")]
+    pub fn kind(&self) -> Transport {
+        self.handle.kind()
     }
 
     /// The C object, valid for as long as this.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ibverbs_sys::{ibv_qp_attr_mask as mask, ibv_qp_state as state};
 
-use super::Endpoint;
+use super::{Endpoint, Transport};
 use crate::device::{LinkLayer, LocalAddress, Mtu};
 use crate::error::{Error, Result};
 use crate::ffi::{QueuePairHandle, empty_attributes, set_destination};
@@ -130,10 +130,13 @@ pub(super) fn to_init(
     attributes.qp_state = state::IBV_QPS_INIT;
     attributes.port_num = address.port;
     attributes.qp_access_flags = access.bits();
-    let what = mask::IBV_QP_STATE
-        | mask::IBV_QP_PKEY_INDEX
-        | mask::IBV_QP_PORT
-        | mask::IBV_QP_ACCESS_FLAGS;
+    let what = mask::IBV_QP_STATE | mask::IBV_QP_PORT;
+    let what = match handle.kind() {
+        Transport::RawPacket => what,
+        // The queue key is set with the step to RTR: nothing arrives before.
+        Transport::Datagram => what | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_QKEY,
+        _ => what | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_ACCESS_FLAGS,
+    };
     handle.modify(&mut attributes, what, "RESET to INIT")
 }
 
@@ -147,6 +150,9 @@ pub(super) fn to_ready(
 ) -> Result<()> {
     options.checked()?;
     remote.checked()?;
+    let kind = handle.kind();
+    let requests = matches!(kind, Transport::ReliableConnected | Transport::XrcInitiator);
+    let answers = matches!(kind, Transport::ReliableConnected | Transport::XrcTarget);
     let mut attributes = empty_attributes();
     attributes.qp_state = state::IBV_QPS_RTR;
     attributes.path_mtu = options.mtu.unwrap_or(local.mtu.min(remote.mtu)).to_raw();
@@ -166,13 +172,14 @@ pub(super) fn to_ready(
         vector.grh.hop_limit = options.hop_limit;
         vector.grh.traffic_class = options.traffic_class;
     }
-    let receive = mask::IBV_QP_STATE
+    let mut receive = mask::IBV_QP_STATE
         | mask::IBV_QP_AV
         | mask::IBV_QP_PATH_MTU
         | mask::IBV_QP_DEST_QPN
-        | mask::IBV_QP_RQ_PSN
-        | mask::IBV_QP_MAX_DEST_RD_ATOMIC
-        | mask::IBV_QP_MIN_RNR_TIMER;
+        | mask::IBV_QP_RQ_PSN;
+    if answers {
+        receive |= mask::IBV_QP_MAX_DEST_RD_ATOMIC | mask::IBV_QP_MIN_RNR_TIMER;
+    }
     let step = format!(
         "INIT to RTR, GID index {} to {}",
         address.gid_index, remote.gid
@@ -186,12 +193,14 @@ pub(super) fn to_ready(
     attributes.retry_cnt = options.retries;
     attributes.rnr_retry = options.rnr_retries;
     attributes.max_rd_atomic = local.outgoing_reads.min(remote.incoming_reads);
-    let send = mask::IBV_QP_STATE
-        | mask::IBV_QP_TIMEOUT
-        | mask::IBV_QP_RETRY_CNT
-        | mask::IBV_QP_RNR_RETRY
-        | mask::IBV_QP_SQ_PSN
-        | mask::IBV_QP_MAX_QP_RD_ATOMIC;
+    let mut send = mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN;
+    if kind.is_reliable() {
+        send |= mask::IBV_QP_TIMEOUT;
+    }
+    if requests {
+        send =
+            send | mask::IBV_QP_RETRY_CNT | mask::IBV_QP_RNR_RETRY | mask::IBV_QP_MAX_QP_RD_ATOMIC;
+    }
     handle.modify(&mut attributes, send, "RTR to RTS")
 }
 

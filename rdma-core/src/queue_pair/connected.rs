@@ -5,14 +5,15 @@ use std::sync::Arc;
 use ibverbs_sys::{ibv_qp_attr_mask, ibv_qp_state};
 
 use super::{
-    ConcurrentReceiveQueue, ConcurrentSendQueue, Endpoint, QueuePairState, ReceiveQueue, SendQueue,
+    ConcurrentReceiveQueue, ConcurrentSendQueue, Endpoint, QueuePairState, ReceiveQueue,
+    SendOperations, SendQueue, Transport,
 };
 use crate::completion::CompletionQueue;
 use crate::device::LocalAddress;
 use crate::error::Result;
 use crate::ffi::{QueuePairHandle, empty_attributes};
 
-/// A connected queue pair. Clones, and the queues made from it, are the same one; it is destroyed
+/// A queue pair in operation: connected to its peer, or to send datagrams. Clones, and the queues made from it, are the same one; it is destroyed
 /// with the last of them.
 #[doc(alias = "ibv_qp")]
 #[derive(Debug, Clone)]
@@ -22,7 +23,7 @@ pub struct QueuePair {
     receive_completions: CompletionQueue,
     address: Arc<LocalAddress>,
     local: Endpoint,
-    remote: Endpoint,
+    remote: Option<Endpoint>,
 }
 
 impl QueuePair {
@@ -31,7 +32,7 @@ impl QueuePair {
         send_completions: CompletionQueue,
         receive_completions: CompletionQueue,
         address: LocalAddress,
-        (local, remote): (Endpoint, Endpoint),
+        (local, remote): (Endpoint, Option<Endpoint>),
     ) -> Self {
         let address = Arc::new(address);
         Self {
@@ -54,8 +55,21 @@ impl QueuePair {
         self.local
     }
 
-    /// What the peer is.
-    pub fn remote(&self) -> Endpoint {
+    /// Which service it gives.
+    #[doc(alias = "qp_type")]
+    pub fn kind(&self) -> Transport {
+        self.handle.kind()
+    }
+
+    /// What it can post by the functions `ibv_wr_*`: nothing, unless it was
+    /// [made](super::QueuePairBuilder::extended_posting) for them.
+    #[doc(alias = "send_ops_flags")]
+    pub fn operations(&self) -> SendOperations {
+        self.handle.operations()
+    }
+
+    /// What the peer is; `None` where there is not one peer.
+    pub fn remote(&self) -> Option<Endpoint> {
         self.remote
     }
 

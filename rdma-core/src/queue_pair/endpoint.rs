@@ -23,7 +23,8 @@ pub struct Endpoint {
     pub outgoing_reads: u8,
 }
 
-const LOW_24: u32 = 0x00ff_ffff;
+/// The most that fits into the 24 bits of queue pair and packet sequence numbers.
+pub(super) const LOW_24: u32 = 0x00ff_ffff;
 
 /// How errors name it.
 const WHAT: &str = "endpoint of the peer";

@@ -1,0 +1,187 @@
+//! What a queue pair is to be made of, and making it.
+
+use std::fmt;
+use std::mem;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ibverbs_sys as sys;
+use ibverbs_sys::ibv_qp_init_attr_mask as mask;
+
+use super::completion_queue::CompletionQueueHandle;
+use super::protection_domain::ProtectionDomainHandle;
+use super::queue_pair::QueuePairSizes;
+use crate::error::{Errno, Error, Result};
+use crate::queue_pair::{SendOperations, Transport};
+
+/// The owner of a C object that other objects use.
+///
+/// # Safety
+///
+/// `as_raw` gives a valid object of verbs, always the same one, which is destroyed no earlier than
+/// in the owner's drop, and begins with the pointer to its context.
+pub(crate) unsafe trait Owner<R>: fmt::Debug + Send + Sync {
+    /// The object, valid for as long as this.
+    fn as_raw(&self) -> *mut R;
+}
+
+/// Everything that a queue pair is made of.
+#[derive(Debug, Clone)]
+pub(crate) struct QueuePairPlan {
+    pub(crate) domain: Arc<ProtectionDomainHandle>,
+    pub(crate) kind: Transport,
+    pub(crate) sizes: QueuePairSizes,
+    pub(crate) send_completions: Arc<CompletionQueueHandle>,
+    pub(crate) receive_completions: Arc<CompletionQueueHandle>,
+    pub(crate) shared_receive_queue: Option<Arc<dyn Owner<sys::ibv_srq>>>,
+    pub(crate) xrc_domain: Option<Arc<dyn Owner<sys::ibv_xrcd>>>,
+    /// To be posted by the functions `ibv_wr_*`.
+    pub(crate) operations: Option<SendOperations>,
+    pub(crate) signals_all: bool,
+    /// Bits of `ibv_qp_create_flags`.
+    pub(crate) create_flags: u32,
+    /// The number that its packets shall seem to come from.
+    pub(crate) source_number: Option<u32>,
+    /// How long the headers of segmented sends are, at most.
+    pub(crate) segmentation_header: Option<u16>,
+}
+
+/// A queue pair that was just made.
+pub(super) struct Created {
+    pub(super) raw: NonNull<sys::ibv_qp>,
+    pub(super) granted: QueuePairSizes,
+}
+
+impl QueuePairPlan {
+    /// Makes the queue pair. Its owner must keep the objects of the plan.
+    pub(super) fn create(&self) -> Result<Created> {
+        self.checked()?;
+        // SAFETY: all-zero bytes are a valid value of this plain C struct.
+        let mut attributes: sys::ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
+        attributes.qp_type = self.kind.to_raw();
+        attributes.sq_sig_all = self.signals_all.into();
+        if self.kind.has_send_queue() {
+            attributes.send_cq = self.send_completions.as_raw();
+            attributes.cap.max_send_wr = self.sizes.send_requests;
+            attributes.cap.max_send_sge = self.sizes.send_elements;
+            attributes.cap.max_inline_data = self.sizes.inline_data;
+        }
+        if self.kind.has_receive_queue() {
+            attributes.recv_cq = self.receive_completions.as_raw();
+            match &self.shared_receive_queue {
+                Some(queue) => attributes.srq = queue.as_raw(),
+                None => {
+                    attributes.cap.max_recv_wr = self.sizes.receive_requests;
+                    attributes.cap.max_recv_sge = self.sizes.receive_elements;
+                }
+            }
+        }
+        if self.kind != Transport::XrcTarget {
+            attributes.comp_mask |= mask::IBV_QP_INIT_ATTR_PD.0;
+            attributes.pd = self.domain.as_raw();
+        } else if let Some(domain) = &self.xrc_domain {
+            attributes.comp_mask |= mask::IBV_QP_INIT_ATTR_XRCD.0;
+            attributes.xrcd = domain.as_raw();
+        }
+        if let Some(operations) = self.operations {
+            attributes.comp_mask |= mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+            attributes.send_ops_flags = operations.bits();
+        }
+        let mut flags = self.create_flags;
+        if let Some(number) = self.source_number {
+            flags |= sys::ibv_qp_create_flags::IBV_QP_CREATE_SOURCE_QPN.0;
+            attributes.source_qpn = number;
+        }
+        if flags != 0 {
+            attributes.comp_mask |= mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
+            attributes.create_flags = flags;
+        }
+        if let Some(bytes) = self.segmentation_header {
+            attributes.comp_mask |= mask::IBV_QP_INIT_ATTR_MAX_TSO_HEADER.0;
+            attributes.max_tso_header = bytes;
+        }
+        let plain = attributes.comp_mask == mask::IBV_QP_INIT_ATTR_PD.0;
+        let raw = if plain {
+            self.create_plain(&mut attributes)
+        } else {
+            let context = self.domain.context().as_raw();
+            // SAFETY: context, domains and queues are valid for as long as their handles, which
+            // the owner keeps; `attributes` is valid as far as its mask says.
+            unsafe { sys::ibv_create_qp_ex(context, &mut attributes) }
+        };
+        let verb = if plain {
+            "ibv_create_qp"
+        } else {
+            "ibv_create_qp_ex"
+        };
+        let raw = NonNull::new(raw).ok_or_else(|| self.error(verb, plain, Errno::last()))?;
+        let granted = attributes.cap;
+        Ok(Created {
+            raw,
+            granted: QueuePairSizes {
+                send_requests: granted.max_send_wr,
+                receive_requests: granted.max_recv_wr,
+                send_elements: granted.max_send_sge,
+                receive_elements: granted.max_recv_sge,
+                inline_data: granted.max_inline_data,
+            },
+        })
+    }
+
+    /// By the verb that every device has, where nothing asks for more.
+    fn create_plain(&self, attributes: &mut sys::ibv_qp_init_attr_ex) -> *mut sys::ibv_qp {
+        let mut plain = sys::ibv_qp_init_attr {
+            qp_context: attributes.qp_context,
+            send_cq: attributes.send_cq,
+            recv_cq: attributes.recv_cq,
+            srq: attributes.srq,
+            cap: attributes.cap,
+            qp_type: attributes.qp_type,
+            sq_sig_all: attributes.sq_sig_all,
+        };
+        // SAFETY: domain and queues are valid for as long as their handles, which the owner keeps;
+        // `plain` is a valid request.
+        let raw = unsafe { sys::ibv_create_qp(self.domain.as_raw(), &mut plain) };
+        attributes.cap = plain.cap;
+        raw
+    }
+
+    /// Checks what libibverbs and providers would follow without a look.
+    fn checked(&self) -> Result<()> {
+        let context = self.domain.context();
+        let foreign = |what: &str| {
+            let reason = format!("the {what} is of another context");
+            Err(Error::invalid("queue pair", reason))
+        };
+        for queue in [&self.send_completions, &self.receive_completions] {
+            if !Arc::ptr_eq(queue.context(), context) {
+                return foreign("completion queue");
+            }
+        }
+        if let Some(queue) = &self.shared_receive_queue {
+            // SAFETY: the queue is valid; its context does not change.
+            if unsafe { (*queue.as_raw()).context } != context.as_raw() {
+                return foreign("shared receive queue");
+            }
+        }
+        if let Some(domain) = &self.xrc_domain {
+            // SAFETY: the domain is valid; its context does not change.
+            if unsafe { (*domain.as_raw()).context } != context.as_raw() {
+                return foreign("XRC domain");
+            }
+        }
+        Ok(())
+    }
+
+    fn error(&self, verb: &'static str, plain: bool, errno: Errno) -> Error {
+        let context = self.domain.context();
+        if plain && matches!(errno.0, libc::EOPNOTSUPP | libc::ENOSYS) {
+            return Error::Unsupported {
+                what: self.kind.described(),
+                device: context.name().to_owned(),
+            };
+        }
+        let object = format!("{} ({}, {:?})", context.describe(), self.kind, self.sizes);
+        Error::verb(verb, object, errno)
+    }
+}

@@ -1,0 +1,76 @@
+//! The operations of the posting functions `ibv_wr_*`.
+
+use ibverbs_sys::ibv_qp_create_send_ops_flags as raw;
+
+use super::Transport;
+
+bitflags::bitflags! {
+    /// What a queue pair is to be able to post by the functions `ibv_wr_*`
+    /// (`ibv_qp_create_send_ops_flags`).
+    #[doc(alias = "ibv_qp_create_send_ops_flags")]
+    #[doc(alias = "send_ops_flags")]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct SendOperations: u64 {
+        /// RDMA writes.
+        #[doc(alias = "IBV_QP_EX_WITH_RDMA_WRITE")]
+        const WRITE = raw::IBV_QP_EX_WITH_RDMA_WRITE.0 as u64;
+        /// RDMA writes with immediate data.
+        #[doc(alias = "IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM")]
+        const WRITE_WITH_IMMEDIATE = raw::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0 as u64;
+        /// Sends.
+        #[doc(alias = "IBV_QP_EX_WITH_SEND")]
+        const SEND = raw::IBV_QP_EX_WITH_SEND.0 as u64;
+        /// Sends with immediate data.
+        #[doc(alias = "IBV_QP_EX_WITH_SEND_WITH_IMM")]
+        const SEND_WITH_IMMEDIATE = raw::IBV_QP_EX_WITH_SEND_WITH_IMM.0 as u64;
+        /// RDMA reads.
+        #[doc(alias = "IBV_QP_EX_WITH_RDMA_READ")]
+        const READ = raw::IBV_QP_EX_WITH_RDMA_READ.0 as u64;
+        /// Atomic compare-and-swap.
+        #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP")]
+        const COMPARE_AND_SWAP = raw::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP.0 as u64;
+        /// Atomic fetch-and-add.
+        #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD")]
+        const FETCH_AND_ADD = raw::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD.0 as u64;
+        /// Invalidating a key of this end.
+        #[doc(alias = "IBV_QP_EX_WITH_LOCAL_INV")]
+        const INVALIDATE = raw::IBV_QP_EX_WITH_LOCAL_INV.0 as u64;
+        /// Binding a memory window.
+        #[doc(alias = "IBV_QP_EX_WITH_BIND_MW")]
+        const BIND_WINDOW = raw::IBV_QP_EX_WITH_BIND_MW.0 as u64;
+        /// Sends that invalidate a key of the peer.
+        #[doc(alias = "IBV_QP_EX_WITH_SEND_WITH_INV")]
+        const SEND_WITH_INVALIDATE = raw::IBV_QP_EX_WITH_SEND_WITH_INV.0 as u64;
+        /// Sends of a large TCP segment in pieces, by the device.
+        #[doc(alias = "IBV_QP_EX_WITH_TSO")]
+        const SEGMENTATION = raw::IBV_QP_EX_WITH_TSO.0 as u64;
+        /// Making the peer's memory persistent or visible.
+        #[doc(alias = "IBV_QP_EX_WITH_FLUSH")]
+        const FLUSH = 1 << 11;
+        /// Writes of eight bytes at once.
+        #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_WRITE")]
+        const ATOMIC_WRITE = raw::IBV_QP_EX_WITH_ATOMIC_WRITE.0 as u64;
+        // What later headers add.
+        const _ = !0;
+    }
+}
+
+impl SendOperations {
+    /// What queue pairs of this kind have by the specification, without what came after its
+    /// version 1.3 and few devices have: segmentation, flush and atomic write.
+    pub fn of(transport: Transport) -> Self {
+        let sends = Self::SEND | Self::SEND_WITH_IMMEDIATE;
+        let writes = Self::WRITE | Self::WRITE_WITH_IMMEDIATE;
+        let windows = Self::BIND_WINDOW | Self::SEND_WITH_INVALIDATE;
+        match transport {
+            Transport::ReliableConnected | Transport::XrcInitiator => {
+                let atomics = Self::COMPARE_AND_SWAP | Self::FETCH_AND_ADD;
+                sends | writes | windows | atomics | Self::READ | Self::INVALIDATE
+            }
+            Transport::UnreliableConnected => sends | writes | windows,
+            Transport::Datagram => sends,
+            Transport::RawPacket => Self::SEND,
+            _ => Self::empty(),
+        }
+    }
+}

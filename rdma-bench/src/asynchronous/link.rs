@@ -53,7 +53,10 @@ pub(crate) fn establish(
         }
     };
     let queue_pair = rdma.queue_pair();
-    let (local, remote) = (queue_pair.local(), queue_pair.remote());
+    let local = queue_pair.local();
+    let remote = queue_pair
+        .remote()
+        .ok_or_else(|| Error::Protocol("the queue pair has no peer".into()))?;
     let address = queue_pair.address();
     let facts = Facts {
         device: context.name().to_owned(),

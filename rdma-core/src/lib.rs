@@ -73,6 +73,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod address;
 pub mod completion;
 mod context;
 pub mod device;
@@ -85,7 +86,9 @@ mod ffi;
 pub mod memory;
 mod protection_domain;
 pub mod queue_pair;
+pub mod receive;
 
+pub use address::{AddressHandle, AddressVector, Destination};
 pub use completion::{
     CompletionChannel, CompletionQueue, CompletionQueueId, WorkCompletion, WorkError, WorkOpcode,
     WorkStatus,
@@ -105,4 +108,8 @@ pub use queue_pair::{
     ConcurrentReceiveQueue, ConcurrentSendQueue, ConnectOptions, DatagramOptions, Endpoint,
     PostError, PreparedQueuePair, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue,
     ReservedSlot, SendOperations, SendQueue, SendRequest, Transport,
+};
+pub use receive::{
+    SharedReceiveQueue, SharedReceiveQueueAttributes, SharedReceiveQueueBuilder,
+    SharedReceiveQueueId, XrcDomain, XrcDomainOpening,
 };

@@ -5,11 +5,13 @@
 use std::alloc::Layout;
 use std::sync::Arc;
 
+use crate::address::{AddressHandle, AddressVector};
 use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::{Allocation, ProtectionDomainHandle, RegionHandle, Span};
 use crate::memory::{AccessFlags, Buffer};
 use crate::queue_pair::QueuePairBuilder;
+use crate::receive::SharedReceiveQueueBuilder;
 
 /// A protection domain: memory and queue pairs that may be used together. Clones are the same one.
 #[doc(alias = "ibv_pd")]
@@ -70,6 +72,23 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_create_qp")]
     pub fn queue_pair(&self) -> QueuePairBuilder {
         QueuePairBuilder::new(self.clone())
+    }
+
+    /// Begins a receive queue for any number of queue pairs, with room for at least `requests`
+    /// receives.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn shared_receive_queue(&self, requests: u32) -> SharedReceiveQueueBuilder {
+        SharedReceiveQueueBuilder::new(self.clone(), requests)
+    }
+
+    /// Makes an address handle: the way to a port, for datagrams.
+    ///
+    /// # Errors
+    ///
+    /// As [`AddressHandle::new`].
+    #[doc(alias = "ibv_create_ah")]
+    pub fn address_handle(&self, vector: &AddressVector) -> Result<AddressHandle> {
+        AddressHandle::new(self, vector)
     }
 
     /// The C object, valid for as long as this domain.

@@ -5,6 +5,7 @@
 //! kept by the handle's own invariants, which the comments name.
 
 mod access;
+mod address_handle;
 mod allocation;
 mod channel;
 mod completion_queue;
@@ -20,10 +21,13 @@ mod request;
 mod request_id;
 mod ring;
 mod shared;
+mod shared_receive_queue;
 mod slot_table;
 mod span;
 mod stash;
+mod xrc_domain;
 
+pub(crate) use address_handle::{AddressHandleOwner, vector_of_completion};
 pub(crate) use allocation::Allocation;
 pub(crate) use channel::ChannelHandle;
 pub(crate) use completion_queue::{CompletionQueueHandle, empty_completion, raw_immediate};
@@ -42,5 +46,9 @@ pub(crate) use region::RegionHandle;
 pub(crate) use request::ElementList;
 pub(crate) use ring::Ring;
 pub(crate) use shared::{Reading, Shared, Writing};
+pub(crate) use shared_receive_queue::{
+    SharedReceiveQueueHandle, SharedReceiveSizes, SharedReceiveSlots,
+};
 pub(crate) use slot_table::Reserved;
 pub(crate) use span::Span;
+pub(crate) use xrc_domain::XrcDomainHandle;

@@ -29,7 +29,7 @@ impl<T> fmt::Debug for PostError<T> {
 }
 
 impl<T> PostError<T> {
-    pub(super) fn new((error, memory): (Error, T)) -> Self {
+    pub(crate) fn new((error, memory): (Error, T)) -> Self {
         Self { error, memory }
     }
 }

@@ -1,0 +1,160 @@
+//! An address handle, and address vectors as the device reads them.
+
+use std::mem;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ibverbs_sys as sys;
+
+use super::context::{ContextHandle, positive};
+use super::protection_domain::ProtectionDomainHandle;
+use super::queue_pair::{gid_bytes, set_destination};
+use crate::address::{AddressHandle, AddressVector};
+use crate::completion::WorkCompletion;
+use crate::device::Gid;
+use crate::error::{Errno, Error, Result};
+use crate::protection_domain::ProtectionDomain;
+
+/// Owner of an `ibv_ah`.
+#[derive(Debug)]
+pub(crate) struct AddressHandleOwner {
+    raw: NonNull<sys::ibv_ah>,
+    domain: Arc<ProtectionDomainHandle>,
+}
+
+// SAFETY: verbs are thread-safe on an address handle.
+unsafe impl Send for AddressHandleOwner {}
+// SAFETY: as above.
+unsafe impl Sync for AddressHandleOwner {}
+
+impl AddressHandleOwner {
+    pub(crate) fn create(
+        domain: Arc<ProtectionDomainHandle>,
+        vector: &AddressVector,
+    ) -> Result<Self> {
+        let mut attributes = vector.to_raw()?;
+        // SAFETY: the domain is valid for as long as its handle, which the new owner keeps.
+        let raw = unsafe { sys::ibv_create_ah(domain.as_raw(), &mut attributes) };
+        match NonNull::new(raw) {
+            Some(raw) => Ok(Self { raw, domain }),
+            None => {
+                let errno = Errno::last();
+                let device = domain.context().describe();
+                let object = match vector.gid {
+                    Some(gid) => format!("{device}, GID index {} to {gid}", vector.gid_index),
+                    None => format!("{device}, to LID {}", vector.lid),
+                };
+                Err(Error::verb("ibv_create_ah", object, errno))
+            }
+        }
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::ibv_ah {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for AddressHandleOwner {
+    fn drop(&mut self) {
+        // SAFETY: the handle is valid and destroyed once, here; every request that names it keeps
+        // an `Arc` of this owner until it has completed, so none uses it.
+        let errno = unsafe { sys::ibv_destroy_ah(self.raw.as_ptr()) };
+        if errno != 0 {
+            let device = self.domain.context().name();
+            tracing::error!(%device, errno = %positive(errno), "ibv_destroy_ah failed");
+        }
+    }
+}
+
+impl AddressHandle {
+    /// Takes over an address handle that was made elsewhere, for example by a vendor's extension.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a valid address handle of `domain`, which nothing else uses or destroys, and which
+    /// no request names that has not completed.
+    ///
+    /// # Panics
+    ///
+    /// If `raw` is null.
+    pub unsafe fn from_raw(domain: &ProtectionDomain, raw: *mut sys::ibv_ah) -> Self {
+        Self::from_owner(AddressHandleOwner {
+            raw: NonNull::new(raw).expect("an address handle"),
+            domain: Arc::clone(domain.handle()),
+        })
+    }
+}
+
+impl AddressVector {
+    /// It as the verbs take it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a service level, flow label or GID index out of range.
+    pub fn to_raw(&self) -> Result<sys::ibv_ah_attr> {
+        self.checked()?;
+        // SAFETY: all-zero bytes are a valid value of this plain C struct.
+        let mut raw: sys::ibv_ah_attr = unsafe { mem::zeroed() };
+        raw.port_num = self.port;
+        raw.dlid = self.lid;
+        raw.sl = self.service_level;
+        raw.src_path_bits = self.source_path_bits;
+        raw.static_rate = self.static_rate;
+        if let Some(gid) = self.gid {
+            set_destination(&mut raw, gid.0);
+            // Checked above.
+            raw.grh.sgid_index = self.gid_index as u8;
+            raw.grh.flow_label = self.flow_label;
+            raw.grh.hop_limit = self.hop_limit;
+            raw.grh.traffic_class = self.traffic_class;
+        }
+        Ok(raw)
+    }
+
+    /// It from what the verbs gave.
+    pub fn from_raw(raw: &sys::ibv_ah_attr) -> Self {
+        Self {
+            port: raw.port_num,
+            gid: (raw.is_global != 0).then(|| Gid(gid_bytes(&raw.grh.dgid))),
+            gid_index: raw.grh.sgid_index.into(),
+            flow_label: raw.grh.flow_label,
+            hop_limit: raw.grh.hop_limit,
+            traffic_class: raw.grh.traffic_class,
+            lid: raw.dlid,
+            service_level: raw.sl,
+            source_path_bits: raw.src_path_bits,
+            static_rate: raw.static_rate,
+        }
+    }
+}
+
+/// The way back to where a datagram came from, whose first 40 bytes are `grh`.
+pub(crate) fn vector_of_completion(
+    context: &ContextHandle,
+    completion: &WorkCompletion,
+    grh: &[u8; 40],
+    port: u8,
+) -> Result<AddressVector> {
+    let mut completion = *completion.as_raw();
+    // SAFETY: these are plain C structs of integers, for which all-zero bytes are a valid value.
+    let (mut header, mut vector): (sys::ibv_grh, sys::ibv_ah_attr) =
+        unsafe { (mem::zeroed(), mem::zeroed()) };
+    const { assert!(size_of::<sys::ibv_grh>() == 40) };
+    // SAFETY: `header` is 40 bytes, a plain C struct of integers that takes any bytes.
+    unsafe { (&raw mut header).cast::<[u8; 40]>().write(*grh) };
+    // SAFETY: the context is open, and the three structs are valid places.
+    let errno = unsafe {
+        sys::ibv_init_ah_from_wc(
+            context.as_raw(),
+            port,
+            &mut completion,
+            &mut header,
+            &mut vector,
+        )
+    };
+    if errno == 0 {
+        return Ok(AddressVector::from_raw(&vector));
+    }
+    let object = format!("{} port {port}", context.describe());
+    Err(Error::verb("ibv_init_ah_from_wc", object, positive(errno)))
+}

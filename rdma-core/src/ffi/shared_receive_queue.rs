@@ -1,0 +1,376 @@
+//! A shared receive queue, and the memory of its receives.
+
+use std::any::Any;
+use std::fmt;
+use std::mem;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use ibverbs_sys as sys;
+use parking_lot::Mutex;
+
+use super::completion_queue::CompletionQueueHandle;
+use super::context::positive;
+use super::protection_domain::ProtectionDomainHandle;
+use super::queue_pair::QueuePairSizes;
+use super::request::ReceiveElements;
+use super::slot_table::SlotTable;
+use super::xrc_domain::XrcDomainHandle;
+use crate::completion::CompletionQueue;
+use crate::error::{Errno, Error, Result};
+use crate::memory::Scatter;
+use crate::protection_domain::ProtectionDomain;
+use crate::receive::{SharedReceiveQueue, SharedReceiveQueueId, XrcDomain};
+
+/// How much a shared receive queue holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SharedReceiveSizes {
+    pub(crate) requests: u32,
+    pub(crate) elements: u32,
+}
+
+/// Owner of an `ibv_srq`, and of the memory that the device may use until it is destroyed.
+pub(crate) struct SharedReceiveQueueHandle {
+    raw: NonNull<sys::ibv_srq>,
+    id: u64,
+    /// Of a queue in an XRC domain.
+    number: Option<u32>,
+    requests: AtomicU32,
+    elements: u32,
+    domain: Arc<ProtectionDomainHandle>,
+    /// The XRC domain and the completions, which must outlive the queue.
+    _xrc: Option<(Arc<XrcDomainHandle>, Arc<CompletionQueueHandle>)>,
+    /// In-flight memory that nobody waits for any more.
+    abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: verbs are thread-safe on a shared receive queue.
+unsafe impl Send for SharedReceiveQueueHandle {}
+// SAFETY: as above.
+unsafe impl Sync for SharedReceiveQueueHandle {}
+
+impl fmt::Debug for SharedReceiveQueueHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReceiveQueueHandle")
+            .field("id", &self.id)
+            .field("number", &self.number)
+            .field("requests", &self.requests)
+            .field("elements", &self.elements)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SharedReceiveQueueHandle {
+    pub(crate) fn create(
+        domain: Arc<ProtectionDomainHandle>,
+        xrc: Option<(Arc<XrcDomainHandle>, Arc<CompletionQueueHandle>)>,
+        sizes: SharedReceiveSizes,
+    ) -> Result<Self> {
+        use sys::ibv_srq_init_attr_mask as mask;
+        let id = next_id();
+        // SAFETY: all-zero bytes are a valid value of this plain C struct.
+        let mut attributes: sys::ibv_srq_init_attr_ex = unsafe { mem::zeroed() };
+        attributes.srq_context = ptr::without_provenance_mut(id as usize);
+        attributes.attr.max_wr = sizes.requests;
+        attributes.attr.max_sge = sizes.elements;
+        attributes.srq_type = sys::ibv_srq_type::IBV_SRQT_BASIC;
+        attributes.pd = domain.as_raw();
+        let mut given = mask::IBV_SRQ_INIT_ATTR_TYPE | mask::IBV_SRQ_INIT_ATTR_PD;
+        if let Some((xrc_domain, completions)) = &xrc {
+            attributes.srq_type = sys::ibv_srq_type::IBV_SRQT_XRC;
+            attributes.xrcd = xrc_domain.as_raw();
+            attributes.cq = completions.as_raw();
+            given = given | mask::IBV_SRQ_INIT_ATTR_XRCD | mask::IBV_SRQ_INIT_ATTR_CQ;
+        }
+        attributes.comp_mask = given.0;
+        // SAFETY: the domains and the completion queue are valid for as long as their handles, which
+        // the new handle keeps; the context value is a number that is never followed as a pointer.
+        let raw = unsafe { sys::ibv_create_srq_ex(domain.context().as_raw(), &mut attributes) };
+        let Some(raw) = NonNull::new(raw) else {
+            let errno = Errno::last();
+            let object = format!("{} ({sizes:?})", domain.context().describe());
+            return Err(Error::verb("ibv_create_srq_ex", object, errno));
+        };
+        let mut handle = Self {
+            raw,
+            id,
+            number: None,
+            requests: AtomicU32::new(sizes.requests),
+            elements: attributes.attr.max_sge,
+            domain,
+            _xrc: xrc,
+            abandoned: Mutex::default(),
+        };
+        handle.read_number()?;
+        Ok(handle)
+    }
+
+    /// Asks for the number if there must be one.
+    fn read_number(&mut self) -> Result<()> {
+        if self._xrc.is_none() {
+            return Ok(());
+        }
+        let mut number = 0;
+        // SAFETY: the queue is valid, and so is the place for the answer.
+        let errno = unsafe { sys::ibv_get_srq_num(self.raw.as_ptr(), &mut number) };
+        self.checked("ibv_get_srq_num", errno)?;
+        self.number = Some(number);
+        Ok(())
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::ibv_srq {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn domain(&self) -> &Arc<ProtectionDomainHandle> {
+        &self.domain
+    }
+
+    /// What the device's events carry for this queue: its context value.
+    pub(crate) fn id(&self) -> SharedReceiveQueueId {
+        SharedReceiveQueueId(self.id)
+    }
+
+    pub(crate) fn number(&self) -> Option<u32> {
+        self.number
+    }
+
+    /// How many receives can be in flight.
+    pub(crate) fn requests(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// How errors name this object.
+    pub(crate) fn describe(&self) -> String {
+        let device = self.domain().context().describe();
+        match self.number {
+            Some(number) => format!("shared receive queue {number:#x} of {device}"),
+            None => format!("a shared receive queue of {device}"),
+        }
+    }
+
+    pub(crate) fn query(&self) -> Result<sys::ibv_srq_attr> {
+        // SAFETY: all-zero bytes are a valid value of this plain C struct.
+        let mut attributes: sys::ibv_srq_attr = unsafe { mem::zeroed() };
+        // SAFETY: the queue and the place for the answer are valid.
+        let errno = unsafe { sys::ibv_query_srq(self.raw.as_ptr(), &mut attributes) };
+        self.checked("ibv_query_srq", errno)?;
+        Ok(attributes)
+    }
+
+    pub(crate) fn set_limit(&self, limit: u32) -> Result<()> {
+        // SAFETY: all-zero bytes are a valid value of this plain C struct.
+        let mut attributes: sys::ibv_srq_attr = unsafe { mem::zeroed() };
+        attributes.srq_limit = limit;
+        self.modify(attributes, sys::ibv_srq_attr_mask::IBV_SRQ_LIMIT)
+    }
+
+    pub(crate) fn resize(&self, requests: u32) -> Result<()> {
+        // SAFETY: all-zero bytes are a valid value of this plain C struct.
+        let mut attributes: sys::ibv_srq_attr = unsafe { mem::zeroed() };
+        attributes.max_wr = requests;
+        self.modify(attributes, sys::ibv_srq_attr_mask::IBV_SRQ_MAX_WR)?;
+        self.requests.store(requests, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn modify(
+        &self,
+        mut attributes: sys::ibv_srq_attr,
+        what: sys::ibv_srq_attr_mask,
+    ) -> Result<()> {
+        // SAFETY: the queue and the attributes are valid.
+        let errno = unsafe { sys::ibv_modify_srq(self.raw.as_ptr(), &mut attributes, what.0 as _) };
+        self.checked("ibv_modify_srq", errno)
+    }
+
+    fn checked(&self, verb: &'static str, errno: i32) -> Result<()> {
+        if errno == 0 {
+            Ok(())
+        } else {
+            Err(Error::verb(verb, self.describe(), positive(errno)))
+        }
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Safety
+    ///
+    /// The elements that `wr` points at are valid for this call. If it succeeds, the memory that
+    /// they name stays where it is, and unreachable in every way that its type does not allow the
+    /// device as well, until the request has completed or the queue is destroyed.
+    #[inline]
+    unsafe fn post(&self, wr: &mut sys::ibv_recv_wr) -> Result<()> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue is valid; the caller vouches for the request and its memory.
+        let errno = unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, &mut bad) };
+        if errno == 0 {
+            Ok(())
+        } else {
+            Err(self.post_error(errno))
+        }
+    }
+
+    #[cold]
+    fn post_error(&self, errno: i32) -> Error {
+        match positive(errno) {
+            // Fewer fit than there are slots, since it was made smaller.
+            Errno(libc::ENOMEM) => Error::QueueFull {
+                queue: "shared receive",
+                capacity: self.requests() as usize,
+            },
+            errno => Error::verb("ibv_post_srq_recv", self.describe(), errno),
+        }
+    }
+}
+
+impl Drop for SharedReceiveQueueHandle {
+    fn drop(&mut self) {
+        // SAFETY: the queue is valid and destroyed once, here; every queue pair made with it holds
+        // an `Arc` of this handle, so none is left. After this the device uses no memory of its
+        // receives (man page of ibv_destroy_srq), so `abandoned` may be dropped.
+        let errno = unsafe { sys::ibv_destroy_srq(self.raw.as_ptr()) };
+        if errno != 0 {
+            // The device may still use the memory: it must never be freed.
+            mem::forget(mem::take(self.abandoned.get_mut()));
+            let errno = positive(errno);
+            tracing::error!(queue = %self.describe(), %errno, "ibv_destroy_srq failed");
+        }
+    }
+}
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The receives of a shared queue, each in a slot from posting to completion.
+pub(crate) struct SharedReceiveSlots<T: Send + 'static> {
+    handle: Arc<SharedReceiveQueueHandle>,
+    table: SlotTable<T>,
+}
+
+impl<T: Send + 'static> fmt::Debug for SharedReceiveSlots<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReceiveSlots")
+            .field("handle", &self.handle)
+            .field("table", &self.table)
+            .finish()
+    }
+}
+
+impl<T: Send + 'static> SharedReceiveSlots<T> {
+    /// A table of `slots` slots, at most 2^16.
+    pub(crate) fn new(handle: Arc<SharedReceiveQueueHandle>, slots: u32) -> Self {
+        Self {
+            handle,
+            table: SlotTable::new(slots),
+        }
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<SharedReceiveQueueHandle> {
+        &self.handle
+    }
+
+    /// How many slots there are.
+    pub(crate) fn most(&self) -> usize {
+        self.table.capacity()
+    }
+
+    #[inline]
+    pub(crate) fn post(&self, memory: T) -> Result<(), (Error, T)>
+    where
+        T: Scatter,
+    {
+        let Some(reserved) = self.table.reserve() else {
+            let error = Error::QueueFull {
+                queue: "shared receive",
+                capacity: self.table.capacity(),
+            };
+            return Err((error, memory));
+        };
+        let limits = QueuePairSizes {
+            send_requests: 0,
+            receive_requests: 0,
+            send_elements: 0,
+            receive_elements: self.handle.elements,
+            inline_data: 0,
+        };
+        let mut elements = ReceiveElements::new();
+        if let Err(error) = elements.scatter(&memory, limits) {
+            self.table.cancel(reserved);
+            return Err((error, memory));
+        }
+        let mut wr = elements.work_request(reserved.id());
+        self.table.launch(&reserved, memory);
+        // SAFETY: `elements` outlives the call. The memory is in the slot, where nobody can reach
+        // it until `complete` takes it for a completion with this id, or the queue is destroyed.
+        let posted = unsafe { self.handle.post(&mut wr) };
+        posted.map_err(|error| (error, self.table.withdraw(reserved)))
+    }
+
+    #[inline]
+    pub(crate) fn complete(&self, id: u64) -> Option<T> {
+        let (index, memory) = self.table.complete(id)?;
+        self.table.release(index);
+        Some(memory)
+    }
+}
+
+impl<T: Send + 'static> Drop for SharedReceiveSlots<T> {
+    fn drop(&mut self) {
+        if let Some(memory) = self.table.abandon() {
+            self.handle.abandoned.lock().push(memory);
+        }
+    }
+}
+
+impl<T: Send + 'static> SharedReceiveQueue<T> {
+    /// Takes over a shared receive queue that was made elsewhere, for example by a vendor's
+    /// extension: of an XRC domain, with the queue of its completions, where `xrc` is given. Its
+    /// context value becomes [`Self::id`].
+    ///
+    /// # Errors
+    ///
+    /// The verbs', when they cannot tell what it is; it is destroyed then.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a valid shared receive queue of `domain` and `xrc`, with no receive posted, which
+    /// nothing else uses or destroys.
+    ///
+    /// # Panics
+    ///
+    /// If `raw` is null.
+    pub unsafe fn from_raw(
+        domain: &ProtectionDomain,
+        xrc: Option<(&XrcDomain, &CompletionQueue)>,
+        raw: *mut sys::ibv_srq,
+    ) -> Result<Self> {
+        let raw = NonNull::new(raw).expect("a shared receive queue");
+        let id = next_id();
+        // SAFETY: the queue is valid and the caller gave it away with its context value.
+        unsafe { (*raw.as_ptr()).srq_context = ptr::without_provenance_mut(id as usize) };
+        let completions = xrc.map(|(_, completions)| completions.clone());
+        let mut handle = SharedReceiveQueueHandle {
+            raw,
+            id,
+            number: None,
+            requests: AtomicU32::new(0),
+            elements: 0,
+            domain: Arc::clone(domain.handle()),
+            _xrc: xrc.map(|(xrc_domain, completions)| {
+                let (domain, queue) = (xrc_domain.handle(), completions.handle());
+                (Arc::clone(domain), Arc::clone(queue))
+            }),
+            abandoned: Mutex::default(),
+        };
+        handle.read_number()?;
+        let attributes = handle.query()?;
+        handle.elements = attributes.max_sge;
+        handle.requests = AtomicU32::new(attributes.max_wr);
+        let slots = attributes.max_wr;
+        Ok(Self::from_handle(handle, completions, slots))
+    }
+}

@@ -41,7 +41,7 @@ pub(crate) use protection_domain::ProtectionDomainHandle;
 pub(crate) use queue_pair::{
     QueuePairHandle, QueuePairSizes, empty_attributes, gid_bytes, set_destination,
 };
-pub(crate) use queue_pair_plan::{Owner, QueuePairPlan};
+pub(crate) use queue_pair_plan::QueuePairPlan;
 pub(crate) use region::RegionHandle;
 pub(crate) use request::ElementList;
 pub(crate) use ring::Ring;

@@ -11,7 +11,9 @@ use parking_lot::Mutex;
 use super::completion_queue::CompletionQueueHandle;
 use super::context::positive;
 use super::protection_domain::ProtectionDomainHandle;
-use super::queue_pair_plan::{Owner, QueuePairPlan};
+use super::queue_pair_plan::QueuePairPlan;
+use super::shared_receive_queue::SharedReceiveQueueHandle;
+use super::xrc_domain::XrcDomainHandle;
 use crate::error::{Error, Result};
 use crate::queue_pair::{SendOperations, Transport};
 
@@ -39,8 +41,8 @@ pub(crate) struct QueuePairHandle {
     domain: Arc<ProtectionDomainHandle>,
     /// The send and the receive completions, which must outlive the queue pair.
     _completions: [Arc<CompletionQueueHandle>; 2],
-    shared_receive_queue: Option<Arc<dyn Owner<sys::ibv_srq>>>,
-    xrc_domain: Option<Arc<dyn Owner<sys::ibv_xrcd>>>,
+    shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
+    xrc_domain: Option<Arc<XrcDomainHandle>>,
     /// In-flight memory of queues that were dropped before it completed.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
 }
@@ -151,13 +153,13 @@ impl QueuePairHandle {
 
     /// The shared queue that its receives come from.
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
-    pub(crate) fn shared_receive_queue(&self) -> Option<&Arc<dyn Owner<sys::ibv_srq>>> {
+    pub(crate) fn shared_receive_queue(&self) -> Option<&Arc<SharedReceiveQueueHandle>> {
         self.shared_receive_queue.as_ref()
     }
 
     /// The XRC domain that it is in.
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
-    pub(crate) fn xrc_domain(&self) -> Option<&Arc<dyn Owner<sys::ibv_xrcd>>> {
+    pub(crate) fn xrc_domain(&self) -> Option<&Arc<XrcDomainHandle>> {
         self.xrc_domain.as_ref()
     }
 

@@ -1,6 +1,5 @@
 //! What a queue pair is to be made of, and making it.
 
-use std::fmt;
 use std::mem;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,19 +10,10 @@ use ibverbs_sys::ibv_qp_init_attr_mask as mask;
 use super::completion_queue::CompletionQueueHandle;
 use super::protection_domain::ProtectionDomainHandle;
 use super::queue_pair::QueuePairSizes;
+use super::shared_receive_queue::SharedReceiveQueueHandle;
+use super::xrc_domain::XrcDomainHandle;
 use crate::error::{Errno, Error, Result};
 use crate::queue_pair::{SendOperations, Transport};
-
-/// The owner of a C object that other objects use.
-///
-/// # Safety
-///
-/// `as_raw` gives a valid object of verbs, always the same one, which is destroyed no earlier than
-/// in the owner's drop, and begins with the pointer to its context.
-pub(crate) unsafe trait Owner<R>: fmt::Debug + Send + Sync {
-    /// The object, valid for as long as this.
-    fn as_raw(&self) -> *mut R;
-}
 
 /// Everything that a queue pair is made of.
 #[derive(Debug, Clone)]
@@ -33,8 +23,8 @@ pub(crate) struct QueuePairPlan {
     pub(crate) sizes: QueuePairSizes,
     pub(crate) send_completions: Arc<CompletionQueueHandle>,
     pub(crate) receive_completions: Arc<CompletionQueueHandle>,
-    pub(crate) shared_receive_queue: Option<Arc<dyn Owner<sys::ibv_srq>>>,
-    pub(crate) xrc_domain: Option<Arc<dyn Owner<sys::ibv_xrcd>>>,
+    pub(crate) shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
+    pub(crate) xrc_domain: Option<Arc<XrcDomainHandle>>,
     /// To be posted by the functions `ibv_wr_*`.
     pub(crate) operations: Option<SendOperations>,
     pub(crate) signals_all: bool,
@@ -158,17 +148,15 @@ impl QueuePairPlan {
                 return foreign("completion queue");
             }
         }
-        if let Some(queue) = &self.shared_receive_queue {
-            // SAFETY: the queue is valid; its context does not change.
-            if unsafe { (*queue.as_raw()).context } != context.as_raw() {
-                return foreign("shared receive queue");
-            }
+        if let Some(queue) = &self.shared_receive_queue
+            && !Arc::ptr_eq(queue.domain().context(), context)
+        {
+            return foreign("shared receive queue");
         }
-        if let Some(domain) = &self.xrc_domain {
-            // SAFETY: the domain is valid; its context does not change.
-            if unsafe { (*domain.as_raw()).context } != context.as_raw() {
-                return foreign("XRC domain");
-            }
+        if let Some(domain) = &self.xrc_domain
+            && !Arc::ptr_eq(domain.context(), context)
+        {
+            return foreign("XRC domain");
         }
         Ok(())
     }

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use ibverbs_sys::{ibv_srq, ibv_xrcd};
-
 use super::connect::{to_init, to_ready};
 use super::datagram::to_active;
 use super::{
@@ -13,9 +11,12 @@ use super::{
 use crate::completion::CompletionQueue;
 use crate::device::{AddressChoice, LocalAddress};
 use crate::error::{Error, Result};
-use crate::ffi::{Owner, QueuePairHandle, QueuePairPlan, QueuePairSizes};
+use crate::ffi::{
+    QueuePairHandle, QueuePairPlan, QueuePairSizes, SharedReceiveQueueHandle, XrcDomainHandle,
+};
 use crate::memory::AccessFlags;
 use crate::protection_domain::ProtectionDomain;
+use crate::receive::{SharedReceiveQueue, XrcDomain};
 
 /// Settings of a queue pair to be, from [`ProtectionDomain::queue_pair`].
 #[derive(Debug, Clone)]
@@ -25,8 +26,8 @@ pub struct QueuePairBuilder {
     kind: Transport,
     operations: Option<Option<SendOperations>>,
     signals_all: bool,
-    shared_receive_queue: Option<Arc<dyn Owner<ibv_srq>>>,
-    xrc_domain: Option<Arc<dyn Owner<ibv_xrcd>>>,
+    shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
+    xrc_domain: Option<Arc<XrcDomainHandle>>,
     send_completions: Option<CompletionQueue>,
     receive_completions: Option<CompletionQueue>,
     sizes: QueuePairSizes,
@@ -93,17 +94,21 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Takes its receives from a shared queue.
-    #[allow(dead_code, reason = "the queue's own type calls it")]
-    pub(crate) fn shared_receives(mut self, queue: Arc<dyn Owner<ibv_srq>>) -> Self {
-        self.shared_receive_queue = Some(queue);
+    /// Takes its receives from a shared queue: it has no receives of its own then.
+    #[doc(alias = "srq")]
+    pub fn shared_receive_queue<T: Send + 'static>(
+        mut self,
+        queue: &SharedReceiveQueue<T>,
+    ) -> Self {
+        self.shared_receive_queue = Some(Arc::clone(queue.handle()));
         self
     }
 
-    /// The XRC domain of an [`XrcTarget`](Transport::XrcTarget).
-    #[allow(dead_code, reason = "the domain's own type calls it")]
-    pub(crate) fn target_domain(mut self, domain: Arc<dyn Owner<ibv_xrcd>>) -> Self {
-        self.xrc_domain = Some(domain);
+    /// The XRC domain of an [`XrcTarget`](Transport::XrcTarget), to whose shared receive queues it
+    /// delivers.
+    #[doc(alias = "xrcd")]
+    pub fn xrc_domain(mut self, domain: &XrcDomain) -> Self {
+        self.xrc_domain = Some(Arc::clone(domain.handle()));
         self
     }
 
@@ -203,7 +208,9 @@ impl QueuePairBuilder {
         let send_completions = match self.send_completions {
             Some(queue) => queue,
             None => {
-                let room = sizes.send_requests.saturating_add(sizes.receive_requests);
+                let shared = self.shared_receive_queue.as_ref();
+                let receives = shared.map_or(sizes.receive_requests, |queue| queue.requests());
+                let room = sizes.send_requests.saturating_add(receives);
                 context.completion_queue(room.max(1)).build()?
             }
         };

@@ -88,7 +88,11 @@ mod protection_domain;
 pub mod queue_pair;
 pub mod receive;
 
-pub use address::{AddressHandle, AddressVector, Destination};
+pub use address::{
+    AddressHandle, AddressVector, Counter, Counters, DatagramHeader, Destination, EthernetMatch,
+    Flow, FlowRule, GlobalRouteHeader, GroupMembership, Ipv4Header, Ipv4Match, Ipv6Match,
+    PortMatch, multicast_gid,
+};
 pub use completion::{
     CompletionChannel, CompletionQueue, CompletionQueueId, WorkCompletion, WorkError, WorkOpcode,
     WorkStatus,

@@ -1,4 +1,4 @@
-//! Where datagrams go: address vectors, address handles, groups.
+//! Where datagrams go and come from: address vectors and handles, groups, steering of packets.
 //!
 //! A datagram queue pair is connected to nobody, so each of its requests says where it goes: a
 //! [`Destination`], which is an [`AddressHandle`] (the way to a port), the queue pair's number and
@@ -6,8 +6,18 @@
 
 #![forbid(unsafe_code)]
 
+mod counters;
+mod flow;
+mod flow_rule;
+mod group;
 mod handle;
+mod header;
 mod vector;
 
+pub use counters::{Counter, Counters};
+pub use flow::Flow;
+pub use flow_rule::{EthernetMatch, FlowRule, Ipv4Match, Ipv6Match, PortMatch};
+pub use group::{GroupMembership, multicast_gid};
 pub use handle::{AddressHandle, Destination};
+pub use header::{DatagramHeader, GlobalRouteHeader, Ipv4Header};
 pub use vector::AddressVector;

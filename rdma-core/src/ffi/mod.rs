@@ -10,9 +10,12 @@ mod allocation;
 mod channel;
 mod completion_queue;
 mod context;
+mod counters;
 mod device;
 mod exposed;
+mod flow;
 mod in_flight;
+mod multicast;
 mod protection_domain;
 mod queue_pair;
 mod queue_pair_plan;
@@ -34,9 +37,12 @@ pub(crate) use completion_queue::{CompletionQueueHandle, empty_completion, raw_i
 pub(crate) use context::ContextHandle;
 #[cfg(test)]
 pub(crate) use context::empty_port;
+pub(crate) use counters::CountersHandle;
 pub(crate) use device::{DeviceHandle, device_list};
 pub(crate) use exposed::Exposed;
+pub(crate) use flow::FlowHandle;
 pub(crate) use in_flight::Slots;
+pub(crate) use multicast::AttachedQueuePair;
 pub(crate) use protection_domain::ProtectionDomainHandle;
 pub(crate) use queue_pair::{
     QueuePairHandle, QueuePairSizes, empty_attributes, gid_bytes, set_destination,

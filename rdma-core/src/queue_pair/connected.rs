@@ -45,6 +45,10 @@ impl QueuePair {
         }
     }
 
+    pub(crate) fn handle(&self) -> &Arc<QueuePairHandle> {
+        &self.handle
+    }
+
     /// Its number.
     pub fn number(&self) -> u32 {
         self.handle.number()

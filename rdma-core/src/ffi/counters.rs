@@ -1,0 +1,127 @@
+//! Counters of steered packets.
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use ibverbs_sys as sys;
+use parking_lot::Mutex;
+
+use super::context::{ContextHandle, positive};
+use crate::address::{Counters, Flow};
+use crate::context::Context;
+use crate::error::{Errno, Error, Result};
+
+/// Owner of an `ibv_counters`.
+#[derive(Debug)]
+pub(crate) struct CountersHandle {
+    raw: NonNull<sys::ibv_counters>,
+    context: Arc<ContextHandle>,
+    /// The library does not say that they may be used by several threads at once.
+    turn: Mutex<()>,
+}
+
+// SAFETY: one thread at a time uses the counters, as `turn` says.
+unsafe impl Send for CountersHandle {}
+// SAFETY: as above.
+unsafe impl Sync for CountersHandle {}
+
+impl CountersHandle {
+    pub(crate) fn create(context: Arc<ContextHandle>) -> Result<Self> {
+        let mut attributes = sys::ibv_counters_init_attr { comp_mask: 0 };
+        // SAFETY: the context is open for as long as its handle, which the new handle keeps.
+        let raw = unsafe { sys::ibv_create_counters(context.as_raw(), &mut attributes) };
+        match NonNull::new(raw) {
+            Some(raw) => Ok(Self {
+                raw,
+                context,
+                turn: Mutex::default(),
+            }),
+            None => {
+                let errno = Errno::last();
+                Err(Error::verb(
+                    "ibv_create_counters",
+                    context.describe(),
+                    errno,
+                ))
+            }
+        }
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::ibv_counters {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn attach(
+        &self,
+        counter: sys::ibv_counter_description,
+        index: u32,
+        flow: Option<&Flow>,
+    ) -> Result<()> {
+        let mut attributes = sys::ibv_counter_attach_attr {
+            counter_desc: counter,
+            index,
+            comp_mask: 0,
+        };
+        let flow = flow.map_or(ptr::null_mut(), Flow::as_raw);
+        let _turn = self.turn.lock();
+        // SAFETY: counters, attributes and flow are valid.
+        let errno = unsafe {
+            sys::ibv_attach_counters_point_flow(self.raw.as_ptr(), &mut attributes, flow)
+        };
+        self.checked("ibv_attach_counters_point_flow", errno)
+    }
+
+    pub(crate) fn read(&self, values: &mut [u64], cached: bool) -> Result<()> {
+        use sys::ibv_read_counters_flags as flag;
+        let flags = if cached {
+            flag::IBV_READ_COUNTERS_ATTR_PREFER_CACHED.0
+        } else {
+            0
+        };
+        let count = u32::try_from(values.len()).unwrap_or(u32::MAX);
+        let _turn = self.turn.lock();
+        // SAFETY: the counters are valid, and `values` has room for at least `count`.
+        let errno =
+            unsafe { sys::ibv_read_counters(self.raw.as_ptr(), values.as_mut_ptr(), count, flags) };
+        self.checked("ibv_read_counters", errno)
+    }
+
+    fn checked(&self, verb: &'static str, errno: i32) -> Result<()> {
+        if errno == 0 {
+            Ok(())
+        } else {
+            Err(Error::verb(verb, self.context.describe(), positive(errno)))
+        }
+    }
+}
+
+impl Drop for CountersHandle {
+    fn drop(&mut self) {
+        // SAFETY: the counters are valid and destroyed once, here; every flow that was made with
+        // them keeps an `Arc` of this handle, so none is left.
+        let errno = unsafe { sys::ibv_destroy_counters(self.raw.as_ptr()) };
+        if errno != 0 {
+            let device = self.context.name();
+            tracing::error!(%device, errno = %positive(errno), "ibv_destroy_counters failed");
+        }
+    }
+}
+
+impl Counters {
+    /// Takes over counters that were made elsewhere, for example by a vendor's extension.
+    ///
+    /// # Safety
+    ///
+    /// `raw` are valid counters of `context`, which nothing else uses or destroys.
+    ///
+    /// # Panics
+    ///
+    /// If `raw` is null.
+    pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_counters) -> Self {
+        Self::from_handle(CountersHandle {
+            raw: NonNull::new(raw).expect("counters"),
+            context: Arc::clone(context.handle()),
+            turn: Mutex::default(),
+        })
+    }
+}

@@ -1,0 +1,109 @@
+//! Queue pairs in multicast groups.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+
+use ibverbs_sys as sys;
+use parking_lot::Mutex;
+
+use super::context::positive;
+use super::queue_pair::QueuePairHandle;
+use crate::device::Gid;
+use crate::error::{Error, Result};
+
+/// A group of one queue pair, which is told by where its C object is: it lives as long as any
+/// membership, so no other is there.
+type Key = (usize, Gid, u16);
+
+/// How many memberships there are of each. Verbs count them as one.
+static MEMBERSHIPS: LazyLock<Mutex<HashMap<Key, usize>>> = LazyLock::new(Mutex::default);
+
+/// A queue pair that is attached to a group.
+pub(crate) struct AttachedQueuePair {
+    queue_pair: Arc<QueuePairHandle>,
+    gid: Gid,
+    lid: u16,
+    detached: bool,
+}
+
+impl fmt::Debug for AttachedQueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttachedQueuePair")
+            .field("queue_pair", &self.queue_pair.number())
+            .field("gid", &self.gid)
+            .field("lid", &self.lid)
+            .finish()
+    }
+}
+
+impl AttachedQueuePair {
+    pub(crate) fn attach(queue_pair: Arc<QueuePairHandle>, gid: Gid, lid: u16) -> Result<Self> {
+        let mut memberships = MEMBERSHIPS.lock();
+        let count = memberships.get_mut(&key(&queue_pair, gid, lid));
+        match count {
+            Some(count) => *count += 1,
+            None => {
+                let raw = sys::ibv_gid { raw: gid.0 };
+                // SAFETY: the queue pair and the GID are valid.
+                let errno = unsafe { sys::ibv_attach_mcast(queue_pair.as_raw(), &raw, lid) };
+                checked(&queue_pair, gid, "ibv_attach_mcast", errno)?;
+                memberships.insert(key(&queue_pair, gid, lid), 1);
+            }
+        }
+        Ok(Self {
+            queue_pair,
+            gid,
+            lid,
+            detached: false,
+        })
+    }
+
+    pub(crate) fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    pub(crate) fn lid(&self) -> u16 {
+        self.lid
+    }
+
+    /// Ends the membership, if that was not done before.
+    pub(crate) fn detach(&mut self) -> Result<()> {
+        if self.detached {
+            return Ok(());
+        }
+        self.detached = true;
+        let mut memberships = MEMBERSHIPS.lock();
+        let key = key(&self.queue_pair, self.gid, self.lid);
+        let count = memberships.entry(key).or_insert(1);
+        *count -= 1;
+        if *count > 0 {
+            return Ok(());
+        }
+        memberships.remove(&key);
+        let raw = sys::ibv_gid { raw: self.gid.0 };
+        // SAFETY: the queue pair and the GID are valid.
+        let errno = unsafe { sys::ibv_detach_mcast(self.queue_pair.as_raw(), &raw, self.lid) };
+        checked(&self.queue_pair, self.gid, "ibv_detach_mcast", errno)
+    }
+}
+
+impl Drop for AttachedQueuePair {
+    fn drop(&mut self) {
+        if let Err(error) = self.detach() {
+            tracing::error!(%error, "a queue pair stays in a group");
+        }
+    }
+}
+
+fn key(queue_pair: &QueuePairHandle, gid: Gid, lid: u16) -> Key {
+    (queue_pair.as_raw().addr(), gid, lid)
+}
+
+fn checked(queue_pair: &QueuePairHandle, gid: Gid, verb: &'static str, errno: i32) -> Result<()> {
+    if errno == 0 {
+        return Ok(());
+    }
+    let object = format!("{}, group {gid}", queue_pair.describe());
+    Err(Error::verb(verb, object, positive(errno)))
+}

@@ -1,0 +1,27 @@
+//! Counters of what flows steer.
+
+mod common;
+
+use rdma_core::{Counter, Counters};
+
+#[test]
+fn a_device_counts_or_says_that_it_cannot() {
+    let context = common::context();
+    match Counters::new(&context) {
+        Ok(counters) => {
+            counters.attach(Counter::Packets, 0).unwrap();
+            let mut values = [u64::MAX];
+            counters.read(&mut values).unwrap();
+            assert_eq!(values, [0], "they begin at zero");
+        }
+        Err(error) => {
+            assert!(error.is_unsupported(), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .starts_with("ibv_create_counters on device"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -74,6 +74,10 @@ xflags::xflags! {
             /// More arguments for the benchmark program, after `--`.
             repeated arguments: OsString
         }
+        /// Count the instructions that posting and polling takes over rdma-core, beside those of the same
+        /// loop in C, on softroce. Profiles go to target/callgrind. The exit status tells whether the
+        /// goals are met.
+        cmd callgrind {}
         /// Plant known bugs in softroce's transport, one at a time in a copy of the workspace, and see
         /// that the simulated network notices each.
         cmd plant {

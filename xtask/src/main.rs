@@ -5,6 +5,7 @@
 
 mod bench;
 mod bindgen;
+mod callgrind;
 mod cargo;
 mod environment;
 mod flags;
@@ -54,6 +55,7 @@ impl Xtask {
             },
             XtaskCmd::Test(flags) => test::run(&shell, &flags.selection()),
             XtaskCmd::Bench(flags) => bench::run(&shell, flags.choice()),
+            XtaskCmd::Callgrind(_) => callgrind::run(&shell),
             XtaskCmd::Fuzz(flags) => fuzz::run(&shell, &flags.choice()?),
             XtaskCmd::Plant(flags) => plant::run(&shell, &flags.choice()),
             XtaskCmd::RunPlan(flags) => test::run_plan(&flags.plan, &flags.outcomes).map(|()| 0),

@@ -42,6 +42,9 @@ pub(crate) const PROGRAMS: &[&str] = &["ibverbs-utils", "perftest"];
 /// The C tools that the benchmarks compare with.
 pub(crate) const PERFTEST: &[&str] = &["perftest"];
 
+/// What counts instructions.
+pub(crate) const CALLGRIND: &[&str] = &["valgrind"];
+
 /// Packages with names that begin like this may be removed when apt sees no other way: parts of
 /// another version of what is to be installed.
 const REPLACEABLE: &str = "qemu-";

@@ -1,0 +1,264 @@
+//! One request after the other between two queue pairs of this process, posted and polled by one
+//! thread: what `posting.c` does in C, over rdma-core. `cargo xtask callgrind` counts the
+//! instructions of both.
+//!
+//! ```text
+//! posting send|write|read|atomic|idle COUNT [owned|concurrent]
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::error::Error;
+use std::process::ExitCode;
+
+use rdma_core::{
+    AccessFlags, Buffer, CompletionQueue, ConcurrentReceiveQueue, ConcurrentSendQueue,
+    ConnectOptions, Context, ProtectionDomain, QueuePair, ReceiveQueue, RemoteMemory, SendQueue,
+    SendRequest, WorkCompletion,
+};
+
+type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
+
+/// The bytes of a message, and the requests that a queue has room for.
+const SIZE: usize = 8;
+const DEPTH: u32 = 16;
+
+/// What is posted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Send,
+    Write,
+    Read,
+    Atomic,
+    /// Nothing: an empty queue is polled.
+    Idle,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (operation, count, way) = match arguments[..] {
+        [operation, count] => (operation, count, "owned"),
+        [operation, count, way] => (operation, count, way),
+        _ => return usage(),
+    };
+    let operation = match operation {
+        "send" => Operation::Send,
+        "write" => Operation::Write,
+        "read" => Operation::Read,
+        "atomic" => Operation::Atomic,
+        "idle" => Operation::Idle,
+        _ => return usage(),
+    };
+    let Ok(count) = count.parse() else {
+        return usage();
+    };
+    let done = Ends::new().and_then(|ends| {
+        let Ends { one, other, .. } = &ends;
+        match way {
+            "owned" => {
+                let (sends, receives) = (one.send_queue(), other.receive_queue());
+                run(&ends, Owned { sends, receives }, operation, count)
+            }
+            "concurrent" => {
+                let sends = one.concurrent_send_queue();
+                let receives = other.concurrent_receive_queue();
+                run(&ends, Concurrent { sends, receives }, operation, count)
+            }
+            _ => Err(format!("no way to post is called {way}").into()),
+        }
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("posting: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: posting send|write|read|atomic|idle COUNT [owned|concurrent]");
+    ExitCode::from(2)
+}
+
+/// Two queue pairs that are connected to each other, each with a completion queue.
+struct Ends {
+    domain: ProtectionDomain,
+    one: QueuePair,
+    other: QueuePair,
+}
+
+impl Ends {
+    fn new() -> Result<Self> {
+        let domain = Context::open_default()?.protection_domain()?;
+        let make = || {
+            let queue = domain.context().completion_queue(2 * DEPTH).build()?;
+            domain
+                .queue_pair()
+                .send_completions(&queue)
+                .receive_completions(&queue)
+                .send_requests(DEPTH)
+                .receive_requests(DEPTH)
+                .elements(1)
+                .build()
+        };
+        let (one, other) = (make()?, make()?);
+        let (to_one, to_other) = (one.endpoint(), other.endpoint());
+        let options = ConnectOptions::default();
+        Ok(Self {
+            one: one.connect(&to_other, &options)?,
+            other: other.connect(&to_one, &options)?,
+            domain,
+        })
+    }
+}
+
+fn run(ends: &Ends, way: impl Way, operation: Operation, count: usize) -> Result {
+    match operation {
+        Operation::Idle => poll_in_vain(ends.one.send_completions(), count),
+        Operation::Send => messages(ends, way, count),
+        Operation::Write => one_sided(ends, way, SendRequest::write, count),
+        Operation::Read => one_sided(ends, way, SendRequest::read, count),
+        Operation::Atomic => one_sided(ends, way, add_one, count),
+    }
+}
+
+#[inline]
+fn add_one(memory: Buffer, remote: RemoteMemory) -> SendRequest<Buffer> {
+    SendRequest::fetch_and_add(memory, remote, 1)
+}
+
+/// Polls until there is a completion.
+#[inline]
+fn wait<'r>(
+    queue: &CompletionQueue,
+    room: &'r mut [WorkCompletion; 1],
+) -> rdma_core::Result<&'r WorkCompletion> {
+    while queue.poll(room)?.is_empty() {}
+    Ok(&room[0])
+}
+
+fn poll_in_vain(queue: &CompletionQueue, count: usize) -> Result {
+    let mut room = [WorkCompletion::default()];
+    for _ in 0..count {
+        if !queue.poll(&mut room)?.is_empty() {
+            return Err(foreign());
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn foreign() -> Box<dyn Error> {
+    "a completion of a request that was not posted".into()
+}
+
+/// A way to post, which keeps the memory of requests until they have completed.
+trait Way {
+    fn post(&mut self, request: SendRequest<Buffer>) -> Result;
+    fn sent(&mut self, completion: &WorkCompletion) -> Option<Buffer>;
+    fn post_receive(&mut self, memory: Buffer) -> Result;
+    fn received(&mut self, completion: &WorkCompletion) -> Option<Buffer>;
+}
+
+/// Through queues with one owner.
+struct Owned {
+    sends: SendQueue<Buffer>,
+    receives: ReceiveQueue<Buffer>,
+}
+
+impl Way for Owned {
+    #[inline]
+    fn post(&mut self, request: SendRequest<Buffer>) -> Result {
+        Ok(self.sends.post(request)?)
+    }
+
+    #[inline]
+    fn sent(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
+        self.sends.complete(completion).next()
+    }
+
+    #[inline]
+    fn post_receive(&mut self, memory: Buffer) -> Result {
+        Ok(self.receives.post(memory)?)
+    }
+
+    #[inline]
+    fn received(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
+        self.receives.complete(completion)
+    }
+}
+
+/// Through queues that any number of threads can post to.
+struct Concurrent {
+    sends: ConcurrentSendQueue<Buffer>,
+    receives: ConcurrentReceiveQueue<Buffer>,
+}
+
+impl Way for Concurrent {
+    #[inline]
+    fn post(&mut self, request: SendRequest<Buffer>) -> Result {
+        let slot = self.sends.reserve().ok_or("no slot is free")?;
+        Ok(self.sends.post(slot, request)?)
+    }
+
+    #[inline]
+    fn sent(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
+        let (slot, memory) = self.sends.complete(completion)?;
+        self.sends.release(slot);
+        Some(memory)
+    }
+
+    #[inline]
+    fn post_receive(&mut self, memory: Buffer) -> Result {
+        Ok(self.receives.post(memory)?)
+    }
+
+    #[inline]
+    fn received(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
+        self.receives.complete(completion)
+    }
+}
+
+/// Messages, each of which takes a receive of the other end.
+fn messages(ends: &Ends, mut way: impl Way, count: usize) -> Result {
+    let Ends { domain, one, other } = ends;
+    let (mut message, mut space) = (domain.allocate(SIZE)?, domain.allocate(SIZE)?);
+    let mut room = [WorkCompletion::default()];
+    for _ in 0..count {
+        way.post_receive(space)?;
+        way.post(SendRequest::send(message))?;
+        let sent = wait(one.send_completions(), &mut room)?;
+        sent.result()?;
+        message = way.sent(sent).ok_or_else(foreign)?;
+        let received = wait(other.receive_completions(), &mut room)?;
+        received.result()?;
+        space = way.received(received).ok_or_else(foreign)?;
+    }
+    Ok(())
+}
+
+/// Requests of which the other end's program knows nothing.
+fn one_sided(
+    ends: &Ends,
+    mut way: impl Way,
+    request: impl Fn(Buffer, RemoteMemory) -> SendRequest<Buffer>,
+    count: usize,
+) -> Result {
+    let Ends { domain, one, .. } = ends;
+    let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+    let target = domain.allocate(SIZE)?.expose(access);
+    let target = target.map_err(|(_, error)| error)?;
+    let remote = target.remote();
+    let mut memory = domain.allocate(SIZE)?;
+    let mut room = [WorkCompletion::default()];
+    for _ in 0..count {
+        way.post(request(memory, remote))?;
+        let completion = wait(one.send_completions(), &mut room)?;
+        completion.result()?;
+        memory = way.sent(completion).ok_or_else(foreign)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,256 @@
+//! `cargo xtask callgrind`: the instructions of posting and polling over rdma-core, beside those of
+//! the same loop in C.
+//!
+//! Both programs post one request after the other between two queue pairs of their own, on softroce,
+//! by one thread. Each runs twice, the second time with twice as many requests: the difference is
+//! what a request costs, without the program's start. Callgrind counts instructions, so what else
+//! the machine does matters little.
+//!
+//! What counts is what is executed outside of the device: by the program with its crates, and by
+//! the libraries that it calls. The device is the same for both, and what it does in a run depends
+//! on when its own thread wakes up; so does how often the loop polls in vain. What that costs is
+//! measured by polling an empty queue, and taken out, so that a request is one post and one poll
+//! that finds its completion (for a message two of each).
+
+mod profile;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use xshell::{Shell, cmd};
+
+use self::profile::Profile;
+use crate::cargo::{self, Kind};
+use crate::limit::Group;
+use crate::{environment, packages, project, softroce};
+
+/// The package with the two programs, where they are in it, and the example's name.
+const PACKAGE: &str = "rdma-bench";
+const DIRECTORY: &str = "callgrind";
+const PROGRAM: &str = "posting";
+
+/// The most instructions that rdma-core may take more than C for a post and a poll.
+const GOAL: f64 = 30.0;
+
+/// The most calls of a library for a request that count as none: what happens once in a run.
+const NONE: f64 = 0.01;
+
+/// Requests of the shorter run. The longer one has twice as many.
+const COUNT: u64 = 2000;
+
+/// How long a run may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What is posted, and how many posts and polls it takes.
+const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
+
+/// Polling an empty queue.
+const IDLE: &str = "idle";
+
+/// How rdma-core posts, and whether there is a goal for it.
+const WAYS: [(&str, bool); 2] = [("owned", true), ("concurrent", false)];
+
+/// What a request costs.
+#[derive(Clone, Debug, Default)]
+struct Cost {
+    /// Instructions outside of the device.
+    outside: f64,
+    /// Instructions of the device.
+    device: f64,
+    /// How often it polls.
+    polls: f64,
+    /// Calls of libraries other than the device.
+    calls: BTreeMap<String, f64>,
+}
+
+/// A program, and what counts it.
+struct Subject {
+    program: PathBuf,
+    way: Option<&'static str>,
+}
+
+/// The device and where profiles go.
+struct Bench {
+    library: PathBuf,
+    environment: Vec<(OsString, OsString)>,
+    results: PathBuf,
+}
+
+/// Builds both programs, counts, and prints a table. Returns the exit status: whether every goal is
+/// met.
+pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
+    packages::install(shell, packages::BUILD)?;
+    packages::install(shell, packages::CALLGRIND)?;
+    let results = project::target().join(DIRECTORY);
+    fs::create_dir_all(&results)?;
+    let in_rust = in_rust()?;
+    let bench = Bench {
+        library: softroce::library(shell)?.canonicalize()?,
+        environment: softroce::environment(shell)?,
+        results,
+    };
+    let in_c = Subject {
+        program: bench.in_c(shell)?,
+        way: None,
+    };
+    let idle_c = bench.cost(&in_c, IDLE)?;
+    println!(
+        "instructions for each request, outside of the device\n\
+         {:<9}{:<12}{:>8}{:>8}{:>12}  {:<16}{:>6}  device: C, Rust",
+        "request", "way", "C", "Rust", "difference", "goal", "calls"
+    );
+    let mut missed = 0;
+    let in_c: Vec<Cost> = OPERATIONS
+        .iter()
+        .map(|&(operation, polls)| Ok(bench.cost(&in_c, operation)?.settled(&idle_c, polls)))
+        .collect::<anyhow::Result<_>>()?;
+    for (way, judged) in WAYS {
+        let subject = Subject {
+            program: in_rust.clone(),
+            way: Some(way),
+        };
+        let idle = bench.cost(&subject, IDLE)?;
+        for (&(operation, polls), c) in OPERATIONS.iter().zip(&in_c) {
+            let rust = bench.cost(&subject, operation)?.settled(&idle, polls);
+            missed += u32::from(!line((operation, way), c, &rust, judged.then_some(polls)));
+        }
+        println!(
+            "{IDLE:<9}{way:<12}{:>8.1}{:>8.1}{:>+12.1}  (a poll that finds nothing)",
+            idle_c.outside,
+            idle.outside,
+            idle.outside - idle_c.outside
+        );
+    }
+    println!(
+        "\ngoals missed: {missed}; profiles: {}",
+        bench.results.display()
+    );
+    Ok(u8::from(missed > 0))
+}
+
+/// Prints what a request costs. Whether the goal is met, if `posts` says that there is one.
+fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
+    let difference = rust.outside - c.outside;
+    let calls: Vec<_> = rust
+        .calls
+        .iter()
+        .filter(|(_, calls)| **calls > NONE)
+        .collect();
+    let most = posts.map(|posts| GOAL * f64::from(posts));
+    let met = most.is_none_or(|most| difference <= most && calls.is_empty());
+    let verdict = if met { "met" } else { "MISSED" };
+    let goal = most.map_or(String::new(), |most| format!("<= {most:+.0} {verdict}"));
+    println!(
+        "{operation:<9}{way:<12}{:>8.1}{:>8.1}{difference:>+12.1}  {goal:<16}{:>6.2}  {:.0}, {:.0}",
+        c.outside,
+        rust.outside,
+        calls.iter().fold(0.0, |sum, (_, calls)| sum + **calls),
+        c.device,
+        rust.device
+    );
+    for (function, calls) in calls {
+        println!("         calls {function}: {calls:.2}");
+    }
+    met
+}
+
+/// Builds the program over rdma-core.
+fn in_rust() -> anyhow::Result<PathBuf> {
+    let build = ["build", "--release", "--package", PACKAGE];
+    // The device is the preloaded one, as for C.
+    let build = [&build[..], &["--no-default-features", "--example", PROGRAM]].concat();
+    let built = cargo::build(&build)?;
+    let program = built
+        .into_iter()
+        .find(|executable| executable.kind == Kind::Program && executable.target == PROGRAM)
+        .with_context(|| format!("{PACKAGE} has no example `{PROGRAM}`"))?;
+    Ok(program.path.canonicalize()?)
+}
+
+impl Bench {
+    /// Builds the program in C.
+    fn in_c(&self, shell: &Shell) -> anyhow::Result<PathBuf> {
+        let source = project::root().join(PACKAGE).join(DIRECTORY);
+        let source = source.join(PROGRAM).with_extension("c");
+        let program = self.results.join(PROGRAM);
+        let flags = ["-O2", "-g", "-Wall", "-Wextra", "-Werror"];
+        packages::chatter(cmd!(shell, "cc {flags...} -o {program} {source} -libverbs"))?;
+        Ok(program.canonicalize()?)
+    }
+
+    /// What a request costs, with however many polls.
+    fn cost(&self, subject: &Subject, operation: &str) -> anyhow::Result<Cost> {
+        let less = self.profile(subject, operation, COUNT)?;
+        let more = self.profile(subject, operation, 2 * COUNT)?;
+        let each = |more: u64, less: u64| (more as f64 - less as f64) / COUNT as f64;
+        let of = |calls: &BTreeMap<String, u64>, name: &str| calls.get(name).copied().unwrap_or(0);
+        let calls = more.calls.keys().map(|name| {
+            let calls = each(of(&more.calls, name), of(&less.calls, name));
+            (name.clone(), calls)
+        });
+        Ok(Cost {
+            outside: each(more.own + more.libraries, less.own + less.libraries),
+            device: each(more.device, less.device),
+            polls: each(of(&more.verbs, "poll_cq"), of(&less.verbs, "poll_cq")),
+            calls: calls.collect(),
+        })
+    }
+
+    /// Runs the program with `count` requests, and reads what its first thread executed.
+    fn profile(&self, subject: &Subject, operation: &str, count: u64) -> anyhow::Result<Profile> {
+        let way = subject.way.unwrap_or("c");
+        let file = self.results.join(format!("{operation}-{way}-{count}.out"));
+        let mut command = Command::new("valgrind");
+        command
+            .args(["--quiet", "--tool=callgrind", "--separate-threads=yes"])
+            .args([
+                "--dump-line=no",
+                "--compress-strings=no",
+                "--compress-pos=no",
+            ])
+            .arg(format!("--callgrind-out-file={}", file.display()))
+            .arg(format!("--log-file={}", suffixed(&file, ".log").display()))
+            .arg(&subject.program)
+            .args([operation, &count.to_string()])
+            .args(subject.way)
+            .env_clear()
+            .envs(environment::inherited())
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let ended = Group::spawn(&mut command)
+            .context("starting valgrind")?
+            .wait(Some(LIMIT))?;
+        let what = || format!("{} {operation} {count} {way}", subject.program.display());
+        match ended {
+            Some(status) => ensure!(status.success(), "{}: {status}", what()),
+            None => bail!("{} did not end within {LIMIT:?}", what()),
+        }
+        // Of the first thread.
+        let file = suffixed(&file, "-01");
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        let name = |path: &Path| path.to_string_lossy().into_owned();
+        let profile = Profile::parse(&text, &name(&subject.program), &name(&self.library));
+        profile.with_context(|| file.display().to_string())
+    }
+}
+
+impl Cost {
+    /// This, if only as many polls had been as find something: the others cost what `idle` does.
+    fn settled(self, idle: &Self, polls: u32) -> Self {
+        let in_vain = self.polls - f64::from(polls);
+        Self {
+            outside: self.outside - in_vain * idle.outside,
+            ..self
+        }
+    }
+}
+
+fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

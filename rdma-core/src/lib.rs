@@ -104,10 +104,12 @@ pub use device::{
 };
 pub use error::{Errno, Error, Result};
 pub use memory::{
-    AccessFlags, Buffer, Claim, ExposedMemory, FrozenBuffer, Gather, LentMemory, Part, ReadClaim,
-    RemoteMemory, Scatter, SharedBuffer, WriteClaim,
+    AccessFlags, Buffer, BufferSlice, BufferSliceMut, Claim, DetachedMemory, ExposedMemory,
+    FrozenBuffer, Gather, HostMemory, HostMemoryBuilder, HugePages, Left, LentMemory, Pages, Part,
+    ReadClaim, Registration, RemoteMemory, ReregisterError, Reregistered, Reregistration, Scatter,
+    SharedBuffer, StableMemory, StableMemoryMut, WriteClaim,
 };
-pub use protection_domain::ProtectionDomain;
+pub use protection_domain::{ProtectionDomain, ThreadDomain};
 pub use queue_pair::{
     ConcurrentReceiveQueue, ConcurrentSendQueue, ConnectOptions, DatagramOptions, Endpoint,
     PostError, PreparedQueuePair, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue,

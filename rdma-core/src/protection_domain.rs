@@ -1,4 +1,4 @@
-//! Protection domains.
+//! Protection domains, parent domains and thread domains.
 
 #![forbid(unsafe_code)]
 
@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use crate::address::{AddressHandle, AddressVector};
 use crate::context::Context;
-use crate::error::Result;
-use crate::ffi::{Allocation, ProtectionDomainHandle, RegionHandle, Span};
-use crate::memory::{AccessFlags, Buffer};
+use crate::error::{Error, Result};
+use crate::ffi::{ProtectionDomainHandle, ThreadDomainHandle};
+use crate::memory::{Buffer, HostMemory};
 use crate::queue_pair::QueuePairBuilder;
 use crate::receive::SharedReceiveQueueBuilder;
 
 /// A protection domain: memory and queue pairs that may be used together. Clones are the same one.
+///
+/// A [parent domain](Self::parent) is one too. It is `Send` and `Sync`: verbs are thread-safe on it.
 #[doc(alias = "ibv_pd")]
 #[derive(Debug, Clone)]
 pub struct ProtectionDomain {
@@ -24,10 +26,14 @@ pub struct ProtectionDomain {
 impl ProtectionDomain {
     pub(crate) fn new(context: &Context) -> Result<Self> {
         let handle = ProtectionDomainHandle::allocate(Arc::clone(context.handle()))?;
-        Ok(Self {
+        Ok(Self::of(context, handle))
+    }
+
+    pub(crate) fn of(context: &Context, handle: ProtectionDomainHandle) -> Self {
+        Self {
             handle: Arc::new(handle),
             context: context.clone(),
-        })
+        }
     }
 
     pub(crate) fn handle(&self) -> &Arc<ProtectionDomainHandle> {
@@ -47,7 +53,7 @@ impl ProtectionDomain {
     /// often the locked-memory limit.
     #[doc(alias = "ibv_reg_mr")]
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
-        self.register(Allocation::zeroed(len, 1)?)
+        self.registration().allocate(len)
     }
 
     /// Like [`Self::allocate`], with the size and at least the alignment of `layout`.
@@ -57,15 +63,31 @@ impl ProtectionDomain {
     /// As [`Self::allocate`].
     #[doc(alias = "ibv_reg_mr")]
     pub fn allocate_layout(&self, layout: Layout) -> Result<Buffer> {
-        self.register(Allocation::zeroed(layout.size(), layout.align())?)
+        let memory = HostMemory::builder(layout.size())
+            .align(layout.align())
+            .build()?;
+        self.register(memory).map_err(|(_, error)| error)
     }
 
-    fn register(&self, memory: Allocation) -> Result<Buffer> {
-        let whole = 0..memory.len();
-        let handle = Arc::clone(&self.handle);
-        let access = AccessFlags::LOCAL_WRITE;
-        let region = RegionHandle::register(handle, Arc::new(memory), whole, access)?;
-        Ok(Buffer::new(Span::whole(region)))
+    /// A parent domain of this one: what is made in either can be used with what is made in the other.
+    ///
+    /// Alone it changes nothing; with a thread domain, [`Self::parent_with`], it does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if this is a parent domain, and the verb's error.
+    #[doc(alias = "ibv_alloc_parent_domain")]
+    pub fn parent(&self) -> Result<Self> {
+        self.make_parent(None)
+    }
+
+    pub(crate) fn make_parent(&self, thread: Option<Arc<ThreadDomainHandle>>) -> Result<Self> {
+        if self.handle.is_parent() {
+            let reason = "a parent domain has no parent domain";
+            return Err(Error::invalid("protection domain", reason));
+        }
+        let handle = ProtectionDomainHandle::parent(Arc::clone(&self.handle), thread)?;
+        Ok(Self::of(&self.context, handle))
     }
 
     /// Begins a reliable connected queue pair.
@@ -94,5 +116,44 @@ impl ProtectionDomain {
     /// The C object, valid for as long as this domain.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_pd {
         self.handle.as_raw()
+    }
+}
+
+/// A promise to a driver that objects are used by one thread at a time, to be given to
+/// [`ProtectionDomain::parent_with`]. Clones are the same one.
+///
+/// It is `Send` and `Sync`: it is only named.
+#[doc(alias = "ibv_td")]
+#[derive(Debug, Clone)]
+pub struct ThreadDomain {
+    handle: Arc<ThreadDomainHandle>,
+}
+
+impl ThreadDomain {
+    pub(crate) fn of(handle: ThreadDomainHandle) -> Self {
+        Self {
+            handle: Arc::new(handle),
+        }
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<ThreadDomainHandle> {
+        &self.handle
+    }
+
+    /// The C object, valid for as long as this domain.
+    pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_td {
+        self.handle.as_raw()
+    }
+}
+
+impl Context {
+    /// Allocates a thread domain.
+    ///
+    /// # Errors
+    ///
+    /// The verb's; [unsupported](Error::is_unsupported) by most software devices.
+    #[doc(alias = "ibv_alloc_td")]
+    pub fn thread_domain(&self) -> Result<ThreadDomain> {
+        ThreadDomainHandle::allocate(Arc::clone(self.handle())).map(ThreadDomain::of)
     }
 }

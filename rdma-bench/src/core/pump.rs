@@ -17,7 +17,7 @@ use crate::statistics::Bandwidth;
 /// Posts requests, as many at once as the depth allows, until all are done or the time is over.
 ///
 /// One in so many is signaled, and so is the last.
-pub(super) fn pump<T: Gather>(
+pub(super) fn pump<T: Gather + 'static>(
     connection: &Connection,
     control: &mut Control,
     mut request: impl FnMut() -> SendRequest<T>,

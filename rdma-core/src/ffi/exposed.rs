@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 use super::access::{copy_in, copy_out};
 use super::region::RegionHandle;
 use super::span::Span;
-use crate::error::Error;
+use crate::error::Result;
 
 /// A span with a registration of its own that grants remote access.
 ///
@@ -24,25 +24,29 @@ impl Exposed {
     }
 
     /// Deregisters the lease, after which no peer can reach the memory.
-    pub(crate) fn revoke(self) -> Result<Span, (Self, Error)> {
-        match self.lease.deregister() {
-            Ok(()) => Ok(self.span),
-            Err((lease, error)) => Err((
-                Self {
-                    lease,
-                    span: self.span,
-                },
-                error,
-            )),
-        }
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.lease.end()
+    }
+
+    /// The span. Its grant ends, if it has not.
+    pub(crate) fn into_span(self) -> Span {
+        self.span
     }
 
     pub(crate) fn len(&self) -> usize {
         self.span.len()
     }
 
+    /// What requests, a peer's and this side's, call the first byte.
+    #[inline]
     pub(crate) fn address(&self) -> u64 {
-        self.span.address()
+        self.lease.request_address(self.span.start().as_ptr())
+    }
+
+    /// Whether an atomic of `size` bytes, a power of two, can be at `offset`.
+    #[inline]
+    pub(crate) fn is_aligned(&self, offset: usize, size: usize) -> bool {
+        (self.span.start().as_ptr() as usize).wrapping_add(offset) & (size - 1) == 0
     }
 
     pub(crate) fn lease(&self) -> &RegionHandle {

@@ -7,6 +7,7 @@
 mod access;
 mod address_handle;
 mod allocation;
+mod borrowed;
 mod channel;
 mod completion_queue;
 mod context;
@@ -14,14 +15,17 @@ mod counters;
 mod device;
 mod exposed;
 mod flow;
+mod from_raw;
 mod in_flight;
 mod multicast;
+mod owner;
 mod protection_domain;
 mod queue_pair;
 mod queue_pair_plan;
 mod region;
 mod request;
 mod request_id;
+mod reregister;
 mod ring;
 mod shared;
 mod shared_receive_queue;
@@ -32,6 +36,7 @@ mod xrc_domain;
 
 pub(crate) use address_handle::{AddressHandleOwner, vector_of_completion};
 pub(crate) use allocation::Allocation;
+pub(crate) use borrowed::{Borrowed, BorrowedMut};
 pub(crate) use channel::ChannelHandle;
 pub(crate) use completion_queue::{CompletionQueueHandle, empty_completion, raw_immediate};
 pub(crate) use context::ContextHandle;
@@ -43,13 +48,16 @@ pub(crate) use exposed::Exposed;
 pub(crate) use flow::FlowHandle;
 pub(crate) use in_flight::Slots;
 pub(crate) use multicast::AttachedQueuePair;
-pub(crate) use protection_domain::ProtectionDomainHandle;
+pub(crate) use owner::Backing;
+pub use owner::{StableMemory, StableMemoryMut};
+pub(crate) use protection_domain::{ProtectionDomainHandle, ThreadDomainHandle};
 pub(crate) use queue_pair::{
     QueuePairHandle, QueuePairSizes, empty_attributes, gid_bytes, set_destination,
 };
 pub(crate) use queue_pair_plan::QueuePairPlan;
-pub(crate) use region::RegionHandle;
+pub(crate) use region::{RegionHandle, Registering};
 pub(crate) use request::ElementList;
+pub(crate) use reregister::{Changes, Remains};
 pub(crate) use ring::Ring;
 pub(crate) use shared::{Reading, Shared, Writing};
 pub(crate) use shared_receive_queue::{

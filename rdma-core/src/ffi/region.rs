@@ -1,106 +1,84 @@
-//! A registration of memory with a device.
+//! Registrations of memory with a device.
 
+use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ibverbs_sys as sys;
 
-use super::allocation::Allocation;
 use super::context::positive;
+use super::owner::Backing;
 use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
-/// Owner of an `ibv_mr` over part of an [`Allocation`].
-///
-/// Deregistration comes before the memory is freed: `Drop` deregisters, and the fields, the memory
-/// among them, are dropped after it.
+/// An `ibv_mr`, deregistered by [`Self::end`]. Its owner decides what a failure of that means.
 #[derive(Debug)]
-pub(crate) struct RegionHandle {
+pub(super) struct RawRegion {
     /// `None` once deregistered.
     raw: Option<NonNull<sys::ibv_mr>>,
     lkey: u32,
     rkey: u32,
     domain: Arc<ProtectionDomainHandle>,
-    memory: Arc<Allocation>,
 }
 
-// SAFETY: verbs are thread-safe on a memory region; the memory is governed by other types.
-unsafe impl Send for RegionHandle {}
+// SAFETY: verbs are thread-safe on a memory region.
+unsafe impl Send for RawRegion {}
 // SAFETY: as above.
-unsafe impl Sync for RegionHandle {}
+unsafe impl Sync for RawRegion {}
 
-impl RegionHandle {
-    /// Registers `range` of `memory`, which the caller has checked to lie inside of it.
-    pub(crate) fn register(
+impl RawRegion {
+    /// Takes over what a verb that registers returned.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is null, or a region of `domain` that nobody else deregisters.
+    pub(super) unsafe fn new(
         domain: Arc<ProtectionDomainHandle>,
-        memory: Arc<Allocation>,
-        range: Range<usize>,
-        access: AccessFlags,
-    ) -> Result<Self> {
-        assert!(
-            range.start <= range.end && range.end <= memory.len(),
-            "range outside of memory"
-        );
-        let flags = i32::try_from(access.bits()).expect("access flags fit a C int");
-        // SAFETY: the range lies inside of the allocation, which the new handle keeps until after
-        // it has deregistered. Access of the device to it is governed by the types built on this.
-        let raw = unsafe {
-            let start = memory.start().as_ptr().add(range.start);
-            sys::ibv_reg_mr(domain.as_raw(), start.cast(), range.len() as _, flags as _)
-        };
-        let Some(raw) = NonNull::new(raw) else {
-            let errno = Errno::last();
-            let object = format!(
-                "{} bytes with access {access} on {}",
-                range.len(),
-                domain.context().describe()
-            );
-            return Err(Error::verb("ibv_reg_mr", object, errno));
-        };
-        // SAFETY: the region was just registered; its keys do not change.
+        raw: *mut sys::ibv_mr,
+    ) -> Option<Self> {
+        let raw = NonNull::new(raw)?;
+        // SAFETY: the region is registered; the keys change only with `ibv_rereg_mr`.
         let (lkey, rkey) = unsafe { (raw.as_ref().lkey, raw.as_ref().rkey) };
-        Ok(Self {
+        Some(Self {
             raw: Some(raw),
             lkey,
             rkey,
             domain,
-            memory,
         })
     }
 
-    pub(crate) fn as_raw(&self) -> *mut sys::ibv_mr {
+    /// Reads the keys anew, after the region was changed.
+    pub(super) fn refresh(&mut self, domain: Arc<ProtectionDomainHandle>) {
+        if let Some(raw) = self.raw {
+            // SAFETY: the region is registered.
+            let keys = unsafe { (raw.as_ref().lkey, raw.as_ref().rkey) };
+            (self.lkey, self.rkey) = keys;
+        }
+        self.domain = domain;
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::ibv_mr {
         self.raw.map_or(std::ptr::null_mut(), NonNull::as_ptr)
     }
 
-    pub(crate) fn lkey(&self) -> u32 {
+    #[inline]
+    pub(super) fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    pub(crate) fn rkey(&self) -> u32 {
+    #[inline]
+    pub(super) fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    pub(crate) fn domain(&self) -> &Arc<ProtectionDomainHandle> {
+    pub(super) fn domain(&self) -> &Arc<ProtectionDomainHandle> {
         &self.domain
     }
 
-    pub(crate) fn memory(&self) -> &Arc<Allocation> {
-        &self.memory
-    }
-}
-
-impl RegionHandle {
-    /// Ends the device's access, or tells why it could not and gives the handle back.
-    pub(crate) fn deregister(mut self) -> Result<(), (Self, Error)> {
-        match self.end() {
-            Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
-        }
-    }
-
-    fn end(&mut self) -> Result<()> {
+    /// Deregisters, once.
+    pub(super) fn end(&mut self) -> Result<()> {
         let Some(raw) = self.raw else { return Ok(()) };
         // SAFETY: the region is registered; `raw` is cleared below, so this succeeds once.
         let errno = unsafe { sys::ibv_dereg_mr(raw.as_ptr()) };
@@ -113,9 +91,201 @@ impl RegionHandle {
     }
 }
 
+/// Owner of an `ibv_mr` over part of a [`Backing`].
+///
+/// Deregistration comes before the memory is freed: `Drop` deregisters, and the fields, the memory
+/// among them, are dropped after it.
+pub(crate) struct RegionHandle {
+    raw: RawRegion,
+    /// What to add to an address of this process for that which requests use.
+    shift: u64,
+    access: AccessFlags,
+    memory: Arc<Backing>,
+}
+
+impl fmt::Debug for RegionHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegionHandle")
+            .field("raw", &self.raw)
+            .field("access", &self.access)
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a region is registered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Registering {
+    pub(crate) access: AccessFlags,
+    /// The address of the first byte in requests, if it is neither that of the memory nor 0, which
+    /// [`AccessFlags::ZERO_BASED`] makes it.
+    pub(crate) first: Option<u64>,
+}
+
+impl From<AccessFlags> for Registering {
+    fn from(access: AccessFlags) -> Self {
+        Self {
+            access,
+            first: None,
+        }
+    }
+}
+
+impl Registering {
+    /// What the region's first byte, at `start` in this process, is called in requests, minus `start`.
+    fn shift(self, start: *const u8) -> u64 {
+        let first = if self.access.contains(AccessFlags::ZERO_BASED) {
+            0
+        } else {
+            self.first.unwrap_or(start as u64)
+        };
+        first.wrapping_sub(start as u64)
+    }
+}
+
+impl RegionHandle {
+    /// Registers `range` of `memory`, which the caller has checked to lie inside of it.
+    pub(crate) fn register(
+        domain: Arc<ProtectionDomainHandle>,
+        memory: Arc<Backing>,
+        range: Range<usize>,
+        how: impl Into<Registering>,
+    ) -> Result<Self> {
+        let how = how.into();
+        assert!(
+            range.start <= range.end && range.end <= memory.len(),
+            "range outside of memory"
+        );
+        check(&memory, &range, how.access)?;
+        let (flags, len) = (how.access.bits(), range.len());
+        // SAFETY: the range lies inside of the memory.
+        let start = unsafe { memory.start().as_ptr().add(range.start) };
+        // SAFETY: the new handle keeps the memory until after it has deregistered. Access of the
+        // device to it is governed by the types built on this.
+        let (verb, raw) = unsafe {
+            let (pd, start) = (domain.as_raw(), start.cast());
+            match how.first {
+                None => {
+                    let flags = flags.cast_signed();
+                    (
+                        "ibv_reg_mr",
+                        sys::ibv_reg_mr(pd, start, len as _, flags as _),
+                    )
+                }
+                Some(first) => {
+                    let raw = sys::ibv_reg_mr_iova2(pd, start, len as _, first, flags as _);
+                    ("ibv_reg_mr_iova2", raw)
+                }
+            }
+        };
+        // SAFETY: the verb made the region just now, or gave null.
+        let Some(raw) = (unsafe { RawRegion::new(Arc::clone(&domain), raw) }) else {
+            let errno = Errno::last();
+            let object = format!(
+                "{len} bytes with access {} on {}",
+                how.access,
+                domain.context().describe()
+            );
+            return Err(Error::verb(verb, object, errno));
+        };
+        Ok(Self {
+            raw,
+            shift: how.shift(start),
+            access: how.access,
+            memory,
+        })
+    }
+
+    /// Takes over a region of the whole of `memory`, whose first byte is called `first`.
+    pub(super) fn adopt(raw: RawRegion, memory: Arc<Backing>, how: Registering) -> Self {
+        Self {
+            raw,
+            shift: how.shift(memory.start().as_ptr()),
+            access: how.access,
+            memory,
+        }
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::ibv_mr {
+        self.raw.as_ptr()
+    }
+
+    #[inline]
+    pub(crate) fn lkey(&self) -> u32 {
+        self.raw.lkey()
+    }
+
+    #[inline]
+    pub(crate) fn rkey(&self) -> u32 {
+        self.raw.rkey()
+    }
+
+    pub(crate) fn access(&self) -> AccessFlags {
+        self.access
+    }
+
+    pub(crate) fn domain(&self) -> &Arc<ProtectionDomainHandle> {
+        self.raw.domain()
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Backing> {
+        &self.memory
+    }
+
+    /// What requests call a byte at this address of the process.
+    #[inline]
+    pub(crate) fn request_address(&self, address: *const u8) -> u64 {
+        (address as u64).wrapping_add(self.shift)
+    }
+
+    /// Ends the device's access; may be tried again if it fails.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.raw.end()
+    }
+
+    /// Ends the device's access; the memory.
+    pub(crate) fn release(mut self) -> Result<Arc<Backing>, (Self, Error)> {
+        match self.raw.end() {
+            Ok(()) => Ok(Arc::clone(&self.memory)),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// What requests call the first byte of the memory.
+    pub(super) fn first(&self) -> u64 {
+        self.request_address(self.memory.start().as_ptr())
+    }
+
+    /// Says what a successful change of the region made of it.
+    pub(super) fn changed(
+        &mut self,
+        domain: Arc<ProtectionDomainHandle>,
+        memory: Arc<Backing>,
+        how: Registering,
+    ) -> Arc<Backing> {
+        self.raw.refresh(domain);
+        self.shift = how.shift(memory.start().as_ptr());
+        self.access = how.access;
+        std::mem::replace(&mut self.memory, memory)
+    }
+}
+
+/// Refuses what no device has to be asked about.
+pub(super) fn check(memory: &Backing, range: &Range<usize>, access: AccessFlags) -> Result<()> {
+    if range.is_empty() {
+        let reason = "a region of 0 bytes cannot be registered";
+        return Err(Error::invalid("memory region", reason));
+    }
+    let writes = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+    if !memory.is_writable() && access.intersects(writes) {
+        return Err(Error::NotWritable);
+    }
+    Ok(())
+}
+
 impl Drop for RegionHandle {
     fn drop(&mut self) {
-        if let Err(error) = self.end() {
+        if let Err(error) = self.raw.end() {
             // The device may still reach the memory: it must never be freed.
             std::mem::forget(Arc::clone(&self.memory));
             tracing::error!(%error, "deregistration failed; the memory is leaked");

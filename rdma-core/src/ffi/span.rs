@@ -47,8 +47,10 @@ impl Span {
         self.len
     }
 
+    /// What requests that use the region's local key call the first byte.
+    #[inline]
     pub(crate) fn address(&self) -> u64 {
-        self.start.as_ptr() as u64
+        self.region.request_address(self.start.as_ptr())
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
@@ -67,16 +69,28 @@ impl Span {
 
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is initialised (zeroed at allocation), lives as long as the region,
-        // and this span is the only access to it: a device writes to it only while the span is
-        // inside of an in-flight slot, where nobody can borrow it.
+        // SAFETY: the memory is initialised and lives as long as the region, as its owner promised,
+        // and this span is the only access to it, or nobody writes to it. A device writes to it
+        // only while the span is inside of an in-flight slot, where nobody can borrow it.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; `&mut self` makes the borrow exclusive.
+        debug_assert!(self.region.memory().is_writable());
+        // SAFETY: as in `bytes`; memory that may not be written is in a `FrozenBuffer`, which gives
+        // no exclusive borrow of its span. `&mut self` makes the borrow exclusive.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// The region, if this is all of it.
+    pub(crate) fn into_region(self) -> Result<RegionHandle, Self> {
+        let Self { start, len, region } = self;
+        let again = |region| Self { start, len, region };
+        if len != region.memory().len() {
+            return Err(again(region));
+        }
+        Arc::try_unwrap(region).map_err(again)
     }
 
     /// Divides it at `at`, which is at most its length.

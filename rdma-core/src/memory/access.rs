@@ -19,13 +19,36 @@ bitflags::bitflags! {
         const REMOTE_READ = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
         /// Peers may do atomics. Needs [`Self::LOCAL_WRITE`].
         const REMOTE_ATOMIC = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+        /// Memory windows may be bound to parts of the region.
+        #[doc(alias = "IBV_ACCESS_MW_BIND")]
+        const WINDOW_BIND = ibv_access_flags::IBV_ACCESS_MW_BIND.0;
+        /// Requests call the region's, or the window's, first byte 0.
+        const ZERO_BASED = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+        /// Pages are not pinned: the device faults them in when it needs them.
+        ///
+        /// See [`Context::on_demand_paging`](crate::Context::on_demand_paging) for what a device can
+        /// do with such memory.
+        const ON_DEMAND = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
+        /// The region is in huge pages throughout; for [`Self::ON_DEMAND`] regions.
+        const HUGETLB = ibv_access_flags::IBV_ACCESS_HUGETLB.0;
+        /// What the device writes may become visible in another order than it was sent.
+        ///
+        /// Faster on many machines, and it takes away what programs rely on when they poll memory:
+        /// a flag that was written last may be seen first. Only a completion, of a receive or of a
+        /// write with immediate data, then tells that the data is there. Devices that cannot
+        /// reorder ignore it; which those are is not known in advance.
+        const RELAXED_ORDERING = ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
+        /// Peers may have what they wrote made visible globally, by a flush request.
+        const FLUSH_GLOBAL = 1 << 8;
+        /// Peers may have what they wrote made persistent, by a flush request.
+        const FLUSH_PERSISTENT = 1 << 9;
 
         const _ = !0;
     }
 }
 
 impl AccessFlags {
-    /// Everything a peer can be allowed: write, read and atomics.
+    /// Everything a peer can be allowed to do to the bytes: write, read and atomics.
     pub const REMOTE: Self = Self::REMOTE_WRITE
         .union(Self::REMOTE_READ)
         .union(Self::REMOTE_ATOMIC);

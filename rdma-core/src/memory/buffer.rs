@@ -12,8 +12,10 @@ use crate::ffi::{Exposed, RegionHandle, Span};
 /// Registered memory with one owner, which peers cannot reach.
 ///
 /// It derefs to `[u8]`. Posting moves it into the request, and it comes back with the completion.
-/// Obtained from [`ProtectionDomain::allocate`](crate::ProtectionDomain::allocate), zeroed; freed,
-/// after its deregistration, when the last part of it is dropped.
+/// Obtained from [`ProtectionDomain::allocate`](crate::ProtectionDomain::allocate), zeroed, or made
+/// of the program's memory by [`ProtectionDomain::register`](crate::ProtectionDomain::register).
+/// When the last part of it is dropped, it is deregistered and then freed. It is `Send` and `Sync`,
+/// as a `Box<[u8]>` is.
 ///
 /// While the device has it, nobody else has:
 ///
@@ -46,6 +48,15 @@ impl Buffer {
 
     pub(crate) fn into_span(self) -> Span {
         self.span
+    }
+
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// What the device may do with it.
+    pub fn access(&self) -> AccessFlags {
+        self.span.region().access()
     }
 
     /// The C object of the registration, valid for as long as this.
@@ -196,10 +207,31 @@ impl FrozenBuffer {
     ///
     /// # Errors
     ///
-    /// The frozen buffer itself, if it is still shared.
+    /// The frozen buffer itself, if it is still shared, or of memory that is
+    /// [only read](crate::ProtectionDomain::register_shared).
     pub fn thaw(self) -> Result<Buffer, Self> {
+        if !self.buffer.span.region().memory().is_writable() {
+            return Err(self);
+        }
+        self.into_inner()
+    }
+
+    /// The buffer, which may be one that must not be written.
+    pub(super) fn into_inner(self) -> Result<Buffer, Self> {
         let range = self.range;
         Arc::try_unwrap(self.buffer).map_err(|buffer| Self { buffer, range })
+    }
+
+    pub(super) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    pub(super) fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    pub(super) fn with_range(self, range: Range<usize>) -> Self {
+        Self { range, ..self }
     }
 }
 

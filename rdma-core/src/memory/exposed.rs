@@ -64,7 +64,7 @@ impl ExposedMemory {
     /// What a peer needs to reach it.
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory {
-            address: self.exposed.address() + self.range.start as u64,
+            address: self.exposed.address().wrapping_add(self.range.start as u64),
             len: self.range.len() as u64,
             rkey: self.exposed.lease().rkey(),
         }
@@ -178,9 +178,9 @@ impl ExposedMemory {
             access,
         };
         match Arc::try_unwrap(exposed) {
-            Ok(exposed) => match exposed.revoke() {
-                Ok(span) => Ok(Buffer::new(span)),
-                Err((exposed, error)) => Err((whole(Arc::new(exposed)), error)),
+            Ok(mut exposed) => match exposed.end() {
+                Ok(()) => Ok(Buffer::new(exposed.into_span())),
+                Err(error) => Err((whole(Arc::new(exposed)), error)),
             },
             Err(exposed) => Err((
                 whole(exposed),
@@ -206,7 +206,7 @@ impl ExposedMemory {
     #[inline]
     fn word(&self, offset: usize) -> Result<usize> {
         let place = self.inside(offset, size_of::<u64>())?;
-        if (self.exposed.address() + place as u64).is_multiple_of(8) {
+        if self.exposed.is_aligned(place, size_of::<u64>()) {
             return Ok(place);
         }
         Err(Error::invalid(
@@ -221,7 +221,7 @@ impl sealed::Sealed for ExposedMemory {}
 impl sealed::Contiguous for ExposedMemory {
     #[inline]
     fn address(&self) -> u64 {
-        self.exposed.address() + self.range.start as u64
+        self.exposed.address().wrapping_add(self.range.start as u64)
     }
 
     #[inline]

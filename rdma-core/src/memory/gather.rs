@@ -56,10 +56,11 @@ impl<'a> Elements<'a> {
 
 /// Memory that a device may read for a request: the source of a send or an RDMA write.
 ///
-/// Tuples and arrays of such memory gather several pieces into one message, and `()` none. The trait
-/// is sealed.
+/// Tuples and arrays of such memory gather several pieces into one message, and `()` none. Queues,
+/// which keep memory for as long as the device has it, take what is `'static`; what is borrowed goes
+/// into a scope. The trait is sealed.
 #[doc(alias = "ibv_sge")]
-pub trait Gather: Sealed + Send + 'static {
+pub trait Gather: Sealed + Send {
     /// Adds the memory's elements to a request.
     fn gather(&self, elements: &mut Elements<'_>);
 }
@@ -131,7 +132,7 @@ pub(crate) fn out_of_range(range: &Range<usize>, len: usize) -> Error {
 
 impl<M> Sealed for Part<M> {}
 
-impl<M: Contiguous + Send + 'static> Gather for Part<M> {
+impl<M: Contiguous + Send> Gather for Part<M> {
     #[inline]
     fn gather(&self, elements: &mut Elements<'_>) {
         elements.push_range(&self.memory, &self.range);

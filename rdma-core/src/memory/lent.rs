@@ -38,7 +38,7 @@ impl LentMemory {
     /// What a peer needs to read it.
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory {
-            address: self.claim.as_ptr() as u64,
+            address: self.lease.request_address(self.claim.as_ptr()),
             len: self.claim.len() as u64,
             rkey: self.lease.rkey(),
         }

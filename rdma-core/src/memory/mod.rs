@@ -16,16 +16,27 @@
 
 mod access;
 mod buffer;
+mod detached;
 mod exposed;
 mod gather;
+mod host;
 mod lent;
+mod registration;
 mod remote;
+mod reregister;
 mod shared;
+mod slice;
 
+pub use crate::ffi::{StableMemory, StableMemoryMut};
 pub use access::AccessFlags;
 pub use buffer::{Buffer, FrozenBuffer};
+pub use detached::DetachedMemory;
 pub use exposed::ExposedMemory;
 pub use gather::{Elements, Gather, Part, Scatter};
+pub use host::{HostMemory, HostMemoryBuilder, HugePages, Pages};
 pub use lent::LentMemory;
+pub use registration::Registration;
 pub use remote::RemoteMemory;
+pub use reregister::{Left, ReregisterError, Reregistered, Reregistration};
 pub use shared::{Claim, ReadClaim, SharedBuffer, WriteClaim};
+pub use slice::{BufferSlice, BufferSliceMut};

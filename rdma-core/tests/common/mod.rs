@@ -147,7 +147,7 @@ pub(crate) fn succeed(queue: &CompletionQueue) -> WorkCompletion {
 
 /// Posts a request and waits for its success; gives its memory back.
 #[track_caller]
-pub(crate) fn carry_out<T: rdma_core::Gather>(
+pub(crate) fn carry_out<T: rdma_core::Gather + 'static>(
     pair: &QueuePair,
     queue: &mut SendQueue<T>,
     request: SendRequest<T>,

@@ -1,0 +1,99 @@
+//! Changing a registration in place.
+
+use std::ptr;
+use std::sync::Arc;
+
+use ibverbs_sys as sys;
+use sys::{ibv_rereg_mr_err_code as Failure, ibv_rereg_mr_flags as Change};
+
+use super::owner::Backing;
+use super::protection_domain::ProtectionDomainHandle;
+use super::region::{self, RegionHandle, Registering};
+use crate::error::{Errno, Error};
+use crate::memory::AccessFlags;
+
+/// What of a region is to change.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    pub(crate) domain: Option<Arc<ProtectionDomainHandle>>,
+    pub(crate) access: Option<AccessFlags>,
+    pub(crate) memory: Option<Arc<Backing>>,
+}
+
+/// What a failed change left of the region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remains {
+    /// It is as it was.
+    Old,
+    /// It must not be used any more; it still is to be deregistered.
+    Nothing,
+}
+
+impl RegionHandle {
+    /// Changes the region, and its keys with it; the memory that it was of, if that changed.
+    ///
+    /// On failure the handle is what it was; after [`Remains::Nothing`] the caller deregisters it
+    /// and lets nobody use it. That it is of the whole of its memory is the caller's to see to.
+    pub(crate) fn reregister(
+        &mut self,
+        changes: &Changes,
+    ) -> Result<Option<Arc<Backing>>, (Remains, Error)> {
+        let memory = changes.memory.as_ref().unwrap_or(self.memory());
+        let access = changes.access.unwrap_or(self.access());
+        region::check(memory, &(0..memory.len()), access).map_err(|error| (Remains::Old, error))?;
+        let mut flags = Change(0);
+        let (mut pd, mut start, mut len, mut wanted) = (ptr::null_mut(), ptr::null_mut(), 0, 0);
+        if let Some(domain) = &changes.domain {
+            flags |= Change::IBV_REREG_MR_CHANGE_PD;
+            pd = domain.as_raw();
+        }
+        if let Some(memory) = &changes.memory {
+            flags |= Change::IBV_REREG_MR_CHANGE_TRANSLATION;
+            (start, len) = (memory.start().as_ptr(), memory.len());
+        }
+        if changes.access.is_some() {
+            flags |= Change::IBV_REREG_MR_CHANGE_ACCESS;
+            wanted = access.bits().cast_signed();
+        }
+        // libibverbs does not set `errno` where the driver has no such operation.
+        clear_errno();
+        // SAFETY: the region is registered, the domain valid, and the memory is kept by the handle:
+        // the old one until the change succeeded, the new one from then on. While the outcome of
+        // the change is unknown the handle keeps the old and the caller the new, and the caller
+        // deregisters before it drops that.
+        let answer = unsafe {
+            let flags = flags.0.cast_signed();
+            sys::ibv_rereg_mr(self.as_raw(), flags, pd, start.cast(), len as _, wanted)
+        };
+        let errno = match Errno::last() {
+            Errno(0) => Errno(libc::EOPNOTSUPP),
+            errno => errno,
+        };
+        let answer = Failure(answer);
+        if answer == Failure::IBV_REREG_MR_ERR_DO_FORK_OLD {
+            // ibv_rereg_mr(3): the new region is valid.
+            tracing::warn!(%errno, "memory that is no longer registered stays unavailable to children");
+        } else if answer.0 != 0 {
+            let remains = match answer {
+                Failure::IBV_REREG_MR_ERR_INPUT | Failure::IBV_REREG_MR_ERR_DONT_FORK_NEW => {
+                    Remains::Old
+                }
+                _ => Remains::Nothing,
+            };
+            let object = format!("a memory region of {}", self.domain().context().describe());
+            return Err((remains, Error::verb("ibv_rereg_mr", object, errno)));
+        }
+        let domain = Arc::clone(changes.domain.as_ref().unwrap_or(self.domain()));
+        let memory = Arc::clone(memory);
+        let moved = changes.memory.is_some() || self.access().contains(AccessFlags::ZERO_BASED);
+        let first = (!moved).then(|| self.first());
+        let how = Registering { access, first };
+        let old = self.changed(domain, memory, how);
+        Ok(changes.memory.is_some().then_some(old))
+    }
+}
+
+fn clear_errno() {
+    // SAFETY: the place is this thread's own.
+    unsafe { *libc::__errno_location() = 0 };
+}

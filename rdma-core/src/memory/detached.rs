@@ -1,0 +1,117 @@
+//! Memory after its registration.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Buffer, FrozenBuffer};
+use crate::error::Error;
+use crate::ffi::{Backing, Span};
+
+/// Memory, with its owner, that is no longer registered.
+pub struct DetachedMemory {
+    backing: Backing,
+}
+
+impl fmt::Debug for DetachedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DetachedMemory")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl DetachedMemory {
+    pub(crate) fn new(backing: Backing) -> Self {
+        Self { backing }
+    }
+
+    pub(crate) fn into_backing(self) -> Backing {
+        self.backing
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.backing.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.backing.len() == 0
+    }
+
+    /// The owner, if it is of this type: that of what was registered, and
+    /// [`HostMemory`](super::HostMemory) for what was allocated.
+    ///
+    /// # Errors
+    ///
+    /// The memory, if its owner is of another type.
+    pub fn into_owner<O: 'static>(self) -> Result<O, Self> {
+        self.backing.into_owner().map_err(Self::new)
+    }
+}
+
+impl Buffer {
+    /// Ends the registration; the memory with its owner.
+    ///
+    /// # Errors
+    ///
+    /// The buffer, with [`Error::InUse`] if it is not the whole of what was registered, or with the
+    /// device's error.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn detach(self) -> Result<DetachedMemory, (Self, Error)> {
+        let held = |holder| Error::InUse { holder };
+        let region = match self.into_span().into_region() {
+            Ok(region) => region,
+            Err(span) => return Err((Self::new(span), held("another part of the buffer"))),
+        };
+        if Arc::strong_count(region.memory()) > 1 {
+            let error = held("a registration that could not be ended");
+            return Err((Self::new(Span::whole(region)), error));
+        }
+        match region.release() {
+            Ok(backing) => {
+                let backing = Arc::into_inner(backing).expect("this is its only registration");
+                Ok(DetachedMemory::new(backing))
+            }
+            Err((region, error)) => Err((Self::new(Span::whole(region)), error)),
+        }
+    }
+
+    /// Ends the registration; the owner of the memory, as it was registered, or
+    /// [`HostMemory`](super::HostMemory) if it was allocated.
+    ///
+    /// # Errors
+    ///
+    /// The buffer, with [`Error::InvalidArgument`] if the owner is of another type, or as
+    /// [`Self::detach`].
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn into_owner<O: 'static>(self) -> Result<O, (Self, Error)> {
+        if !self.span().region().memory().is_owned_by::<O>() {
+            let reason = format!("it is no {}", std::any::type_name::<O>());
+            return Err((self, Error::invalid("owner of a buffer", reason)));
+        }
+        let owner = self.detach()?.into_owner();
+        Ok(owner.expect("the owner is of this type"))
+    }
+}
+
+impl FrozenBuffer {
+    /// Ends the registration; the owner of the memory.
+    ///
+    /// # Errors
+    ///
+    /// The buffer, with [`Error::InUse`] if clones of it are held, or as [`Buffer::into_owner`].
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn into_owner<O: 'static>(self) -> Result<O, (Self, Error)> {
+        let range = self.range();
+        match self.into_inner() {
+            Ok(buffer) => buffer
+                .into_owner()
+                .map_err(|(buffer, error)| (buffer.freeze().with_range(range), error)),
+            Err(frozen) => {
+                let holder = "a clone of the frozen buffer";
+                Err((frozen, Error::InUse { holder }))
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Registering memory with a device.
+
+use std::sync::Arc;
+
+use super::{AccessFlags, Buffer, DetachedMemory, FrozenBuffer, HostMemory};
+use crate::error::{Error, Result};
+use crate::ffi::{Backing, RegionHandle, Registering, Span, StableMemory, StableMemoryMut};
+use crate::protection_domain::ProtectionDomain;
+
+/// How memory of the program is registered: see [`ProtectionDomain::registration`].
+///
+/// What it makes is for this process and its device. Peers reach nothing of it until a part is
+/// [exposed](Buffer::expose) or leased through a window.
+#[derive(Debug, Clone)]
+#[must_use = "nothing is registered until memory is given"]
+pub struct Registration {
+    domain: ProtectionDomain,
+    how: Registering,
+}
+
+impl Registration {
+    pub(crate) fn new(domain: &ProtectionDomain) -> Self {
+        Self {
+            domain: domain.clone(),
+            how: AccessFlags::LOCAL_WRITE.into(),
+        }
+    }
+
+    /// What the device may do besides reading and, where the memory allows it, writing: bind windows
+    /// ([`AccessFlags::WINDOW_BIND`]), reorder ([`AccessFlags::RELAXED_ORDERING`]), fault pages in
+    /// ([`AccessFlags::ON_DEMAND`]) ...
+    ///
+    /// Remote rights are refused at registration: the memory would be a slice that peers write to.
+    pub fn access(mut self, access: AccessFlags) -> Self {
+        self.how.access = access | AccessFlags::LOCAL_WRITE;
+        self
+    }
+
+    /// Requests call the first byte `address`, which is to have the same offset in a page as the
+    /// memory. Without it they use the address of the process.
+    #[doc(alias = "ibv_reg_mr_iova")]
+    pub fn at(mut self, address: u64) -> Self {
+        self.how.first = Some(address);
+        self
+    }
+
+    /// Registers memory that is its owner's alone; [`Buffer::into_owner`] gives the owner back.
+    ///
+    /// # Errors
+    ///
+    /// The owner, and [`Error::InvalidArgument`] for no bytes or for remote rights, or the verb's error.
+    #[doc(alias = "ibv_reg_mr")]
+    #[doc(alias = "ibv_reg_mr_iova2")]
+    pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, (O, Error)> {
+        self.make(Backing::exclusive(owner), self.how)
+            .map_err(given_back)
+    }
+
+    /// Registers memory that others may be reading and nobody writes;
+    /// [`FrozenBuffer::into_owner`] gives the owner back.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::register`].
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register_shared<O: StableMemory>(&self, owner: O) -> Result<FrozenBuffer, (O, Error)> {
+        let mut how = self.how;
+        how.access.remove(AccessFlags::LOCAL_WRITE);
+        self.make(Backing::shared(owner), how)
+            .map(Buffer::freeze)
+            .map_err(given_back)
+    }
+
+    /// Registers `len` bytes of new memory, zeroed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::register`].
+    pub fn allocate(&self, len: usize) -> Result<Buffer> {
+        self.register(HostMemory::zeroed(len)?)
+            .map_err(|(_, error)| error)
+    }
+
+    /// Registers memory again that a buffer was detached from.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::register`]; the memory.
+    pub fn attach(&self, memory: DetachedMemory) -> Result<Buffer, (DetachedMemory, Error)> {
+        self.make(memory.into_backing(), self.how)
+            .map_err(|(backing, error)| (DetachedMemory::new(backing), error))
+    }
+
+    fn make(&self, memory: Backing, how: Registering) -> Result<Buffer, (Backing, Error)> {
+        if how.access.intersects(AccessFlags::REMOTE) {
+            let reason = "a buffer is this process's alone; expose it to grant remote access";
+            return Err((memory, Error::invalid("access of a buffer", reason)));
+        }
+        let memory = Arc::new(memory);
+        let whole = 0..memory.len();
+        let domain = Arc::clone(self.domain.handle());
+        match RegionHandle::register(domain, Arc::clone(&memory), whole, how) {
+            Ok(region) => Ok(Buffer::new(Span::whole(region))),
+            Err(error) => {
+                let memory = Arc::into_inner(memory).expect("no region took it");
+                Err((memory, error))
+            }
+        }
+    }
+}
+
+/// The owner of memory that was not registered.
+fn given_back<O: 'static>((memory, error): (Backing, Error)) -> (O, Error) {
+    let owner = memory.into_owner().expect("it was made of such an owner");
+    (owner, error)
+}
+
+impl ProtectionDomain {
+    /// How to register memory: access, addresses.
+    pub fn registration(&self) -> Registration {
+        Registration::new(self)
+    }
+
+    /// Registers memory that is its owner's alone, for local use.
+    ///
+    /// ```
+    /// let domain = rdma_core::Context::open_default()?.protection_domain()?;
+    /// let buffer = domain.register(vec![7; 64]).map_err(|(_, error)| error)?;
+    /// assert_eq!(buffer[63], 7);
+    /// let vector: Vec<u8> = buffer.into_owner().map_err(|(_, error)| error)?;
+    /// assert_eq!(vector.len(), 64);
+    /// # Ok::<(), rdma_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The owner, and [`Error::InvalidArgument`] for no bytes, or the verb's error.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, (O, Error)> {
+        self.registration().register(owner)
+    }
+
+    /// Registers memory that others may be reading and nobody writes: a source of sends and writes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::register`].
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register_shared<O: StableMemory>(&self, owner: O) -> Result<FrozenBuffer, (O, Error)> {
+        self.registration().register_shared(owner)
+    }
+}

@@ -1,0 +1,171 @@
+//! Changing a registration in place.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{AccessFlags, Buffer, DetachedMemory};
+use crate::error::{Error, Result};
+use crate::ffi::{Backing, Changes, RegionHandle, Remains, Span, StableMemoryMut};
+use crate::protection_domain::ProtectionDomain;
+
+/// What of a registration is to change: see [`Buffer::reregister`].
+#[derive(Debug, Default)]
+#[must_use = "nothing changes until a buffer is reregistered"]
+pub struct Reregistration {
+    changes: Changes,
+}
+
+impl Reregistration {
+    /// No change yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The buffer moves to this protection domain.
+    #[doc(alias = "IBV_REREG_MR_CHANGE_PD")]
+    pub fn domain(mut self, domain: &ProtectionDomain) -> Self {
+        self.changes.domain = Some(Arc::clone(domain.handle()));
+        self
+    }
+
+    /// What the device may do with it becomes this, besides writing.
+    #[doc(alias = "IBV_REREG_MR_CHANGE_ACCESS")]
+    pub fn access(mut self, access: AccessFlags) -> Self {
+        self.changes.access = Some(access | AccessFlags::LOCAL_WRITE);
+        self
+    }
+
+    /// The registration becomes one of this memory. Requests use its addresses in the process.
+    #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
+    pub fn memory(mut self, owner: impl StableMemoryMut) -> Self {
+        self.changes.memory = Some(Arc::new(Backing::exclusive(owner)));
+        self
+    }
+}
+
+/// A buffer whose registration was changed.
+#[derive(Debug)]
+pub struct Reregistered {
+    /// The buffer, with a new local key.
+    pub buffer: Buffer,
+    /// The memory that it was of before, if that changed.
+    pub old: Option<DetachedMemory>,
+}
+
+/// Why a registration was not changed, and what that left.
+///
+/// The new memory, if there was to be one, is not kept: registering it costs no more than changing.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct ReregisterError {
+    /// Why.
+    #[source]
+    pub error: Error,
+    /// What is left of the buffer.
+    pub left: Left,
+}
+
+/// What a failed change of a registration left.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Left {
+    /// The buffer as it was: the change was refused before it began.
+    Unchanged(Buffer),
+    /// Memory that is not registered any more: the device refused the change when the old
+    /// registration had ended.
+    Unregistered(DetachedMemory),
+    /// Nothing: neither was the registration changed nor could it be ended. The memory is leaked,
+    /// since the device may use it.
+    Lost,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unchanged(_) => "the buffer is as it was",
+            Self::Unregistered(_) => "the memory is not registered any more",
+            Self::Lost => "the memory is lost",
+        })
+    }
+}
+
+impl Buffer {
+    /// Changes protection domain, access or memory of the registration, without ending it in between
+    /// where the device can do that. The local key changes.
+    ///
+    /// # Errors
+    ///
+    /// See [`Left`] for what each leaves. [`Error::InUse`] if it is not the whole of what was
+    /// registered, [`Error::InvalidArgument`] for no change or for remote rights, and the verb's:
+    /// [unsupported](Error::is_unsupported) by many devices.
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn reregister(self, changes: Reregistration) -> Result<Reregistered, ReregisterError> {
+        let Reregistration { changes } = changes;
+        let unchanged = |buffer, error| ReregisterError {
+            error,
+            left: Left::Unchanged(buffer),
+        };
+        if let Err(error) = check(&self, &changes) {
+            return Err(unchanged(self, error));
+        }
+        let mut region = match self.into_span().into_region() {
+            Ok(region) => region,
+            Err(span) => {
+                let holder = "another part of the buffer";
+                return Err(unchanged(Self::new(span), Error::InUse { holder }));
+            }
+        };
+        match region.reregister(&changes) {
+            Ok(old) => Ok(Reregistered {
+                buffer: Self::new(Span::whole(region)),
+                old: old.and_then(Arc::into_inner).map(DetachedMemory::new),
+            }),
+            Err((Remains::Old, error)) => Err(unchanged(Self::new(Span::whole(region)), error)),
+            Err((Remains::Nothing, error)) => {
+                let left = ended(region, changes);
+                Err(ReregisterError { error, left })
+            }
+        }
+    }
+}
+
+fn check(buffer: &Buffer, changes: &Changes) -> Result<()> {
+    let Changes {
+        domain,
+        access,
+        memory,
+    } = changes;
+    if domain.is_none() && access.is_none() && memory.is_none() {
+        return Err(Error::invalid("reregistration", "nothing is to change"));
+    }
+    if access.is_some_and(|access| access.intersects(AccessFlags::REMOTE)) {
+        let reason = "a buffer is this process's alone; expose it to grant remote access";
+        return Err(Error::invalid("access of a buffer", reason));
+    }
+    let old = buffer.span().region().domain().context();
+    if domain
+        .as_ref()
+        .is_some_and(|domain| !Arc::ptr_eq(domain.context(), old))
+    {
+        return Err(Error::invalid(
+            "protection domain",
+            "it is of another context",
+        ));
+    }
+    Ok(())
+}
+
+/// Ends a region that must not be used any more.
+fn ended(region: RegionHandle, changes: Changes) -> Left {
+    match region.release() {
+        Ok(memory) => Arc::into_inner(memory)
+            .map(DetachedMemory::new)
+            .map_or(Left::Lost, Left::Unregistered),
+        Err((region, _)) => {
+            // The device may still use the old memory, which the region's end leaks, or the new.
+            std::mem::forget(changes.memory);
+            drop(region);
+            Left::Lost
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Borrowed parts of registered memory.
+
+use std::fmt;
+use std::iter::FusedIterator;
+use std::ops::{Deref, DerefMut, Range, RangeBounds};
+
+use super::buffer::resolve;
+use super::gather::{Elements, Gather, Scatter, sealed};
+use super::{Buffer, FrozenBuffer};
+use crate::error::{Error, Result};
+use crate::ffi::{Borrowed, BorrowedMut};
+
+/// A part of registered memory that is borrowed for reading: the source of sends and writes.
+///
+/// Any number of them exist at once, overlapping or not. It is `Send` and `Sync`, as a `&[u8]` is.
+///
+/// It does not outlive the memory:
+///
+/// ```compile_fail,E0505
+/// # fn example(buffer: rdma_core::Buffer) -> rdma_core::Result<()> {
+/// let part = buffer.slice(..8)?;
+/// drop(buffer);
+/// println!("{}", part[0]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy)]
+pub struct BufferSlice<'a> {
+    memory: Borrowed<'a>,
+}
+
+/// A part of registered memory that is borrowed for reading and writing: the source or the
+/// destination of a request.
+///
+/// Those that exist at once do not overlap. It is `Send` and `Sync`, as a `&mut [u8]` is.
+///
+/// ```compile_fail,E0499
+/// # fn example(mut buffer: rdma_core::Buffer) -> rdma_core::Result<()> {
+/// let mut one = buffer.slice_mut(..8)?;
+/// let mut other = buffer.slice_mut(4..)?;
+/// one[0] = other[0];
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Disjoint parts can be had at once:
+///
+/// ```
+/// # let domain = rdma_core::Context::open_default()?.protection_domain()?;
+/// let mut buffer = domain.allocate(64)?;
+/// let (mut left, mut right) = buffer.as_slice_mut().split_at_mut(32);
+/// (left[0], right[0]) = (1, 2);
+/// let [mut header, mut body] = buffer.disjoint_mut([0..8, 16..64])?;
+/// header.copy_from_slice(&[3; 8]);
+/// body.fill(4);
+/// # Ok::<(), rdma_core::Error>(())
+/// ```
+pub struct BufferSliceMut<'a> {
+    memory: BorrowedMut<'a>,
+}
+
+impl Buffer {
+    /// All of it, borrowed for reading.
+    pub fn as_slice(&self) -> BufferSlice<'_> {
+        let (address, lkey) = (self.span().address(), self.span().region().lkey());
+        BufferSlice {
+            memory: Borrowed::new(self, address, lkey),
+        }
+    }
+
+    /// All of it, borrowed for writing.
+    pub fn as_slice_mut(&mut self) -> BufferSliceMut<'_> {
+        let (address, lkey) = (self.span().address(), self.span().region().lkey());
+        BufferSliceMut {
+            memory: BorrowedMut::new(self, address, lkey),
+        }
+    }
+
+    /// A part of it, borrowed for reading.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if the range is not inside.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufferSlice<'_>> {
+        self.as_slice().slice(range)
+    }
+
+    /// A part of it, borrowed for writing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if the range is not inside.
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<BufferSliceMut<'_>> {
+        self.as_slice_mut().slice_mut(range)
+    }
+
+    /// Several parts of it at once, borrowed for writing, in the order of their ranges.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if a range is not inside, [`Error::InvalidArgument`] if two overlap or
+    /// they are not in ascending order.
+    pub fn disjoint_mut<const N: usize>(
+        &mut self,
+        ranges: [Range<usize>; N],
+    ) -> Result<[BufferSliceMut<'_>; N]> {
+        let len = self.len();
+        let mut end = 0;
+        for range in &ranges {
+            resolve(range.clone(), len)?;
+            if range.start < end {
+                let reason = format!("{range:?} begins before {end}");
+                return Err(Error::invalid("disjoint parts of a buffer", reason));
+            }
+            end = range.end;
+        }
+        let (mut rest, mut start) = (Some(self.as_slice_mut()), 0);
+        Ok(ranges.map(|range| {
+            let ahead = rest.take().expect("put back below");
+            let (_, ahead) = ahead.split_at_mut(range.start - start);
+            let (part, ahead) = ahead.split_at_mut(range.len());
+            (rest, start) = (Some(ahead), range.end);
+            part
+        }))
+    }
+}
+
+impl FrozenBuffer {
+    /// All of it, borrowed: a source that costs no reference count.
+    pub fn as_slice(&self) -> BufferSlice<'_> {
+        let range = self.range();
+        let (_, ahead) = self.buffer().as_slice().split_at(range.start);
+        ahead.split_at(range.len()).0
+    }
+}
+
+impl<'a> BufferSlice<'a> {
+    /// A part of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if the range is not inside.
+    pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let range = resolve(range, self.len())?;
+        let (_, ahead) = self.split_at(range.start);
+        Ok(ahead.split_at(range.len()).0)
+    }
+
+    /// `[0, at)` and `[at, len)` of it.
+    ///
+    /// # Panics
+    ///
+    /// If `at` is larger than the length.
+    #[must_use]
+    pub fn split_at(self, at: usize) -> (Self, Self) {
+        let (left, right) = self.memory.split_at(at);
+        (Self { memory: left }, Self { memory: right })
+    }
+
+    /// It in pieces of `size` bytes, and a shorter one at the end if that does not fit.
+    ///
+    /// # Panics
+    ///
+    /// If `size` is 0.
+    pub fn chunks(self, size: usize) -> impl FusedIterator<Item = BufferSlice<'a>> {
+        assert_ne!(size, 0, "pieces of 0 bytes");
+        let mut rest = self;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let (piece, ahead) = rest.split_at(size.min(rest.len()));
+            rest = ahead;
+            Some(piece)
+        })
+        .fuse()
+    }
+
+    /// The bytes, for the whole time of the borrow.
+    pub fn bytes(self) -> &'a [u8] {
+        self.memory.bytes()
+    }
+}
+
+impl<'a> BufferSliceMut<'a> {
+    /// A part of it, for reading.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if the range is not inside.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufferSlice<'_>> {
+        let whole = Borrowed::new(self, self.memory.address(), self.memory.lkey());
+        BufferSlice { memory: whole }.slice(range)
+    }
+
+    /// A part of it, instead of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if the range is not inside.
+    pub fn slice_mut(self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let range = resolve(range, self.len())?;
+        let (_, ahead) = self.split_at_mut(range.start);
+        Ok(ahead.split_at_mut(range.len()).0)
+    }
+
+    /// The same part, borrowed from this one.
+    pub fn reborrow(&mut self) -> BufferSliceMut<'_> {
+        BufferSliceMut {
+            memory: self.memory.reborrow(),
+        }
+    }
+
+    /// `[0, at)` and `[at, len)` of it, at once.
+    ///
+    /// # Panics
+    ///
+    /// If `at` is larger than the length.
+    #[must_use]
+    pub fn split_at_mut(self, at: usize) -> (Self, Self) {
+        let (left, right) = self.memory.split_at(at);
+        (Self { memory: left }, Self { memory: right })
+    }
+
+    /// It in pieces of `size` bytes, all at once, and a shorter one at the end if that does not fit.
+    ///
+    /// # Panics
+    ///
+    /// If `size` is 0.
+    pub fn chunks_mut(self, size: usize) -> impl FusedIterator<Item = BufferSliceMut<'a>> {
+        assert_ne!(size, 0, "pieces of 0 bytes");
+        let mut rest = Some(self);
+        std::iter::from_fn(move || {
+            let whole = rest.take().filter(|rest| !rest.is_empty())?;
+            let at = size.min(whole.len());
+            let (piece, ahead) = whole.split_at_mut(at);
+            rest = Some(ahead);
+            Some(piece)
+        })
+        .fuse()
+    }
+
+    /// The bytes, for the whole time of the borrow.
+    pub fn into_bytes(self) -> &'a mut [u8] {
+        self.memory.into_bytes()
+    }
+}
+
+impl Deref for BufferSlice<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.memory.bytes()
+    }
+}
+
+impl Deref for BufferSliceMut<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.memory.bytes()
+    }
+}
+
+impl DerefMut for BufferSliceMut<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.memory.bytes_mut()
+    }
+}
+
+impl fmt::Debug for BufferSlice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferSlice")
+            .field("address", &format_args!("{:#x}", self.memory.address()))
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+impl fmt::Debug for BufferSliceMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferSliceMut")
+            .field("address", &format_args!("{:#x}", self.memory.address()))
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+impl sealed::Sealed for BufferSlice<'_> {}
+
+impl sealed::Contiguous for BufferSlice<'_> {
+    #[inline]
+    fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    #[inline]
+    fn size(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn lkey(&self) -> u32 {
+        self.memory.lkey()
+    }
+}
+
+impl Gather for BufferSlice<'_> {
+    #[inline]
+    fn gather(&self, elements: &mut Elements<'_>) {
+        elements.push(self);
+    }
+}
+
+impl sealed::Sealed for BufferSliceMut<'_> {}
+
+impl sealed::Contiguous for BufferSliceMut<'_> {
+    #[inline]
+    fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    #[inline]
+    fn size(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn lkey(&self) -> u32 {
+        self.memory.lkey()
+    }
+}
+
+impl Gather for BufferSliceMut<'_> {
+    #[inline]
+    fn gather(&self, elements: &mut Elements<'_>) {
+        elements.push(self);
+    }
+}
+
+impl Scatter for BufferSliceMut<'_> {}

@@ -94,8 +94,10 @@ pub use address::{
     PortMatch, multicast_gid,
 };
 pub use completion::{
-    CompletionChannel, CompletionQueue, CompletionQueueId, WorkCompletion, WorkError, WorkOpcode,
-    WorkStatus,
+    CompletionChannel, CompletionFields, CompletionQueue, CompletionQueueBuilder,
+    CompletionQueueId, CompletionTag, ExtendedCompletion, ExtendedCompletionQueue,
+    ExtendedCompletionQueueBuilder, PolledCompletions, StatusClass, WorkCompletion, WorkError,
+    WorkOpcode, WorkStatus,
 };
 pub use context::Context;
 pub use device::{

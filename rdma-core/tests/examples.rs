@@ -5,6 +5,9 @@ mod common;
 #[path = "../examples/devices.rs"]
 #[allow(dead_code, reason = "its main is not called")]
 mod devices;
+#[path = "../examples/extended_cq.rs"]
+#[allow(dead_code, reason = "its main is not called")]
+mod extended_cq;
 #[path = "../examples/write_read.rs"]
 #[allow(dead_code, reason = "its main is not called")]
 mod write_read;
@@ -28,4 +31,24 @@ fn what_was_written_is_read_back() {
         let text = common::bytes(len, 1);
         assert_eq!(write_read::write_and_read(&text).unwrap(), text);
     }
+}
+
+#[test]
+fn messages_are_told_with_the_time_that_the_device_knows() {
+    let context = common::context();
+    let (fields, messages) = extended_cq::timed(&context, 4).unwrap();
+    for (number, message) in messages.iter().enumerate() {
+        println!("{message}");
+        assert_eq!((message.bytes, message.immediate), (8, number as u32));
+        assert_eq!(
+            message.tick.is_some(),
+            fields.contains(rdma_core::CompletionFields::TIMESTAMP)
+        );
+        assert_eq!(
+            message.at.is_some(),
+            fields.contains(rdma_core::CompletionFields::WALL_CLOCK)
+        );
+    }
+    assert_eq!(messages.len(), 4);
+    assert!(messages.is_sorted_by_key(|message| message.tick));
 }

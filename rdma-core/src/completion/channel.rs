@@ -15,6 +15,10 @@ use crate::ffi::ChannelHandle;
 /// with `poll(2)` or an event loop; [`Self::wait`] blocks on it. An announcement comes once for each
 /// [`CompletionQueue::request_notification`](super::CompletionQueue::request_notification), so the
 /// order that misses none is: request, poll the queue once more, wait, [`Self::drain`].
+///
+/// Any number of completion queues may announce on one channel, each by its
+/// [`id`](super::CompletionQueue::id). It is `Send` and `Sync`: taking an announcement is one read
+/// of the descriptor, so each goes to one of the threads that drain.
 #[doc(alias = "ibv_comp_channel")]
 #[derive(Debug, Clone)]
 pub struct CompletionChannel {
@@ -30,9 +34,13 @@ impl CompletionChannel {
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn new(context: &Context) -> Result<Self> {
         let handle = ChannelHandle::create(Arc::clone(context.handle()))?;
-        Ok(Self {
+        Ok(Self::from_handle(handle))
+    }
+
+    pub(crate) fn from_handle(handle: ChannelHandle) -> Self {
+        Self {
             handle: Arc::new(handle),
-        })
+        }
     }
 
     pub(crate) fn handle(&self) -> &Arc<ChannelHandle> {

@@ -2,20 +2,32 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use super::{CompletionChannel, WorkCompletion};
+use super::{CompletionChannel, CompletionFields, ExtendedCompletionQueueBuilder, WorkCompletion};
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::ffi::CompletionQueueHandle;
+use crate::ffi::{ChannelHandle, CompletionQueueHandle};
 
 /// Tells completion queues of this process apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CompletionQueueId(pub(crate) u64);
 
+impl CompletionQueueId {
+    /// One that no queue has.
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// A queue of completions, shared by any number of queue pairs; clones are the same queue.
 ///
 /// Make it large enough for every request that can be outstanding at once: when it overflows, its
 /// queue pairs fail.
+///
+/// It is `Send` and `Sync`: the driver has a lock of its own, so any thread may poll. Each
+/// completion goes to one of them.
 #[doc(alias = "ibv_cq")]
 #[derive(Debug, Clone)]
 pub struct CompletionQueue {
@@ -27,10 +39,10 @@ pub struct CompletionQueue {
 #[derive(Debug, Clone)]
 #[must_use = "a builder makes nothing until `build`"]
 pub struct CompletionQueueBuilder {
-    context: Context,
-    entries: u32,
+    pub(super) context: Context,
+    pub(super) entries: u32,
     channel: Option<CompletionChannel>,
-    vector: u32,
+    pub(super) vector: u32,
 }
 
 impl CompletionQueueBuilder {
@@ -55,6 +67,12 @@ impl CompletionQueueBuilder {
         self
     }
 
+    /// Makes it an extended queue, whose completions tell these fields.
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn extended(self, fields: CompletionFields) -> ExtendedCompletionQueueBuilder {
+        ExtendedCompletionQueueBuilder::new(self, fields)
+    }
+
     /// Creates the queue.
     ///
     /// # Errors
@@ -63,32 +81,41 @@ impl CompletionQueueBuilder {
     /// example when the device cannot hold so many entries.
     #[doc(alias = "ibv_create_cq")]
     pub fn build(self) -> Result<CompletionQueue> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let what = "completion queue";
-        if self.entries == 0 {
-            return Err(Error::invalid(what, "it needs at least one entry"));
-        }
+        let channel = checked_channel(&self, "completion queue")?;
         let handle = Arc::clone(self.context.handle());
-        let channel = self.channel.map(|channel| Arc::clone(channel.handle()));
-        if channel
-            .as_ref()
-            .is_some_and(|channel| !Arc::ptr_eq(channel.context(), &handle))
-        {
-            return Err(Error::invalid(
-                what,
-                "the completion channel is of another context",
-            ));
-        }
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let handle = CompletionQueueHandle::create(handle, self.entries, channel, self.vector, id)?;
-        Ok(CompletionQueue {
-            handle: Arc::new(handle),
-            id: CompletionQueueId(id),
-        })
+        let id = CompletionQueueId::next();
+        let handle =
+            CompletionQueueHandle::create(handle, self.entries, channel, self.vector, id.0)?;
+        Ok(CompletionQueue::from_handle(handle, id))
     }
 }
 
+/// The channel that was chosen, if that and the number of entries are good.
+pub(super) fn checked_channel(
+    builder: &CompletionQueueBuilder,
+    what: &'static str,
+) -> Result<Option<Arc<ChannelHandle>>> {
+    if builder.entries == 0 {
+        return Err(Error::invalid(what, "it needs at least one entry"));
+    }
+    let channel = builder.channel.as_ref().map(CompletionChannel::handle);
+    if channel.is_some_and(|channel| !Arc::ptr_eq(channel.context(), builder.context.handle())) {
+        return Err(Error::invalid(
+            what,
+            "the completion channel is of another context",
+        ));
+    }
+    Ok(channel.cloned())
+}
+
 impl CompletionQueue {
+    pub(crate) fn from_handle(handle: CompletionQueueHandle, id: CompletionQueueId) -> Self {
+        Self {
+            handle: Arc::new(handle),
+            id,
+        }
+    }
+
     pub(crate) fn handle(&self) -> &Arc<CompletionQueueHandle> {
         &self.handle
     }
@@ -176,6 +203,37 @@ impl CompletionQueue {
             ));
         }
         self.handle.request_notification(solicited_only)
+    }
+
+    /// Makes room for at least `entries` completions, more or fewer than there was for. The
+    /// completions in it stay.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for 0 entries; [`Error::InUse`] within a poll of an extended
+    /// queue; and the verb's: the device cannot hold so many, or more completions are in it than
+    /// there would be room for.
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize(&self, entries: u32) -> Result<()> {
+        if entries == 0 {
+            return Err(Error::invalid(
+                "completion queue",
+                "it needs at least one entry",
+            ));
+        }
+        self.handle.resize(entries)
+    }
+
+    /// Lets an announcement wait until there are `completions`, or until `period` after the first
+    /// of them, which is rounded down to microseconds. Zero of both ends that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a period of more than 65,535 microseconds, and the verb's,
+    /// which is [unsupported](Error::is_unsupported) where the device cannot do this.
+    #[doc(alias = "ibv_modify_cq")]
+    pub fn moderate(&self, completions: u16, period: Duration) -> Result<()> {
+        self.handle.moderate(completions, period)
     }
 
     /// The C object, valid for as long as this queue.

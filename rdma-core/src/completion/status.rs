@@ -4,8 +4,28 @@ use std::fmt;
 
 use ibverbs_sys::ibv_wc_status as raw;
 
+/// Where the reason of a status is to be looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StatusClass {
+    /// Nothing is wrong.
+    Success,
+    /// In this process: the request, its memory, or the queue pair's settings.
+    Local,
+    /// In the peer's process: what it granted, posted or asked for.
+    Remote,
+    /// Between the two: the peer is gone, or the path to it is wrong.
+    Path,
+    /// In an earlier failure of the same queue pair, or in its having been closed.
+    Flushed,
+    /// In the device or its driver.
+    Device,
+    /// In something that this crate does not know.
+    Unknown,
+}
+
 macro_rules! statuses {
-    ($($name:ident = $constant:ident, $text:literal, $hint:literal;)*) => {
+    ($($name:ident = $constant:ident, $class:ident, $text:literal, $hint:literal;)*) => {
         /// How a work request ended (`ibv_wc_status`; IBTA volume 1, 11.6.2).
         #[doc(alias = "ibv_wc_status")]
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,11 +37,22 @@ macro_rules! statuses {
         }
 
         impl WorkStatus {
+            #[cfg(test)]
+            const KNOWN: &[Self] = &[$(Self::$name),*];
+
             #[inline]
             pub(crate) fn from_raw(status: raw) -> Self {
                 match status {
                     $(raw::$constant => Self::$name,)*
-                    raw(other) => Self::Unknown(other as u32),
+                    raw(other) => Self::Unknown(other),
+                }
+            }
+
+            /// Where to look for the reason.
+            pub fn class(self) -> StatusClass {
+                match self {
+                    $(Self::$name => StatusClass::$class,)*
+                    Self::Unknown(_) => StatusClass::Unknown,
                 }
             }
 
@@ -32,52 +63,66 @@ macro_rules! statuses {
                 }
             }
 
-            fn hint(self) -> &'static str {
-                match self {
+            /// The usual cause; none of a success or an unknown value.
+            pub fn hint(self) -> Option<&'static str> {
+                let hint = match self {
                     $(Self::$name => $hint,)*
                     Self::Unknown(_) => "",
-                }
+                };
+                (!hint.is_empty()).then_some(hint)
             }
         }
     };
 }
 
 statuses! {
-    Success = IBV_WC_SUCCESS, "success", "";
-    LocalLength = IBV_WC_LOC_LEN_ERR, "local length error",
+    Success = IBV_WC_SUCCESS, Success, "success", "";
+    LocalLength = IBV_WC_LOC_LEN_ERR, Local, "local length error",
         "the message is longer than the receive buffer or the port's largest message";
-    LocalQueuePairOperation = IBV_WC_LOC_QP_OP_ERR, "local queue pair operation error",
+    LocalQueuePairOperation = IBV_WC_LOC_QP_OP_ERR, Local, "local queue pair operation error",
         "the request is malformed for this queue pair";
-    LocalEndToEndContext = IBV_WC_LOC_EEC_OP_ERR, "local end-to-end context error", "";
-    LocalProtection = IBV_WC_LOC_PROT_ERR, "local protection error",
+    LocalEndToEndContext = IBV_WC_LOC_EEC_OP_ERR, Local, "local end-to-end context error",
+        "of reliable datagrams, which no device has";
+    LocalProtection = IBV_WC_LOC_PROT_ERR, Local, "local protection error",
         "the local memory is not registered in this queue pair's protection domain, or not for this access";
-    Flushed = IBV_WC_WR_FLUSH_ERR, "work request flushed",
+    Flushed = IBV_WC_WR_FLUSH_ERR, Flushed, "work request flushed",
         "the queue pair is in the error state: the first failed completion tells why";
-    MemoryWindowBind = IBV_WC_MW_BIND_ERR, "memory window bind error", "";
-    BadResponse = IBV_WC_BAD_RESP_ERR, "bad response", "the peer's answer was unexpected";
-    LocalAccess = IBV_WC_LOC_ACCESS_ERR, "local access error",
+    MemoryWindowBind = IBV_WC_MW_BIND_ERR, Local, "memory window bind error",
+        "the region does not allow windows, does not cover the range, or the window is of another domain";
+    BadResponse = IBV_WC_BAD_RESP_ERR, Remote, "bad response", "the peer's answer was unexpected";
+    LocalAccess = IBV_WC_LOC_ACCESS_ERR, Local, "local access error",
         "an RDMA write with immediate found no access to local memory";
-    RemoteInvalidRequest = IBV_WC_REM_INV_REQ_ERR, "remote invalid request",
+    RemoteInvalidRequest = IBV_WC_REM_INV_REQ_ERR, Remote, "remote invalid request",
         "the peer rejected the request: its queue pair does not allow the operation, or a length does not fit";
-    RemoteAccess = IBV_WC_REM_ACCESS_ERR, "remote access error",
+    RemoteAccess = IBV_WC_REM_ACCESS_ERR, Remote, "remote access error",
         "the range is outside of what the remote key grants, the access is not granted, or the key is gone";
-    RemoteOperation = IBV_WC_REM_OP_ERR, "remote operation error",
-        "the peer could not finish the operation";
-    RetryExceeded = IBV_WC_RETRY_EXC_ERR, "transport retry count exceeded",
+    RemoteOperation = IBV_WC_REM_OP_ERR, Remote, "remote operation error",
+        "the peer could not finish the operation: its receive's memory was wrong, or its queue pair failed";
+    RetryExceeded = IBV_WC_RETRY_EXC_ERR, Path, "transport retry count exceeded",
         "the peer does not answer: it is gone, its queue pair is in error, or the path is wrong (GID, MTU)";
-    RnrRetryExceeded = IBV_WC_RNR_RETRY_EXC_ERR, "receiver-not-ready retry count exceeded",
+    RnrRetryExceeded = IBV_WC_RNR_RETRY_EXC_ERR, Remote, "receiver-not-ready retry count exceeded",
         "the peer has posted no receive";
-    LocalRddViolation = IBV_WC_LOC_RDD_VIOL_ERR, "local RDD violation", "";
-    RemoteInvalidRdRequest = IBV_WC_REM_INV_RD_REQ_ERR, "remote invalid RD request", "";
-    RemoteAborted = IBV_WC_REM_ABORT_ERR, "remote aborted", "";
-    InvalidEndToEndContextNumber = IBV_WC_INV_EECN_ERR, "invalid end-to-end context number", "";
-    InvalidEndToEndContextState = IBV_WC_INV_EEC_STATE_ERR, "invalid end-to-end context state", "";
-    Fatal = IBV_WC_FATAL_ERR, "fatal error", "";
-    ResponseTimeout = IBV_WC_RESP_TIMEOUT_ERR, "response timeout", "";
-    General = IBV_WC_GENERAL_ERR, "general error", "";
-    TagMatching = IBV_WC_TM_ERR, "tag matching error", "";
-    TagMatchingRendezvousIncomplete = IBV_WC_TM_RNDV_INCOMPLETE,
-        "tag matching rendezvous incomplete", "";
+    LocalRddViolation = IBV_WC_LOC_RDD_VIOL_ERR, Local, "local RDD violation",
+        "of reliable datagrams, which no device has";
+    RemoteInvalidRdRequest = IBV_WC_REM_INV_RD_REQ_ERR, Remote, "remote invalid RD request",
+        "of reliable datagrams, which no device has";
+    RemoteAborted = IBV_WC_REM_ABORT_ERR, Remote, "remote aborted",
+        "the peer ended the operation";
+    InvalidEndToEndContextNumber = IBV_WC_INV_EECN_ERR, Local, "invalid end-to-end context number",
+        "of reliable datagrams, which no device has";
+    InvalidEndToEndContextState = IBV_WC_INV_EEC_STATE_ERR, Local, "invalid end-to-end context state",
+        "of reliable datagrams, which no device has";
+    Fatal = IBV_WC_FATAL_ERR, Device, "fatal error",
+        "the device has failed: close it and open it again";
+    ResponseTimeout = IBV_WC_RESP_TIMEOUT_ERR, Path, "response timeout",
+        "the peer took too long for its answer";
+    General = IBV_WC_GENERAL_ERR, Device, "general error",
+        "the device tells no more: the vendor's code may";
+    TagMatching = IBV_WC_TM_ERR, Remote, "tag matching error",
+        "the message does not follow the tag-matching protocol";
+    TagMatchingRendezvousIncomplete = IBV_WC_TM_RNDV_INCOMPLETE, Local,
+        "tag matching rendezvous incomplete",
+        "the device leaves the rest of the rendezvous to the program";
 }
 
 impl WorkStatus {
@@ -85,6 +130,20 @@ impl WorkStatus {
     #[inline]
     pub fn is_success(self) -> bool {
         self == Self::Success
+    }
+
+    /// Whether the same request, unchanged, may succeed on a queue pair that works: reset or make
+    /// this one anew, since a failed request leaves it in the error state. An operation that
+    /// changes what it reads (an atomic) may have been carried out all the same.
+    pub fn is_retryable(self) -> bool {
+        matches!(
+            self,
+            Self::Flushed
+                | Self::RetryExceeded
+                | Self::RnrRetryExceeded
+                | Self::ResponseTimeout
+                | Self::RemoteAborted
+        )
     }
 }
 
@@ -111,10 +170,8 @@ pub struct WorkError {
 }
 
 fn hint_text(status: WorkStatus) -> String {
-    match status.hint() {
-        "" => String::new(),
-        hint => format!(" ({hint})"),
-    }
+    let hint = status.hint();
+    hint.map(|hint| format!(" ({hint})")).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -125,6 +182,24 @@ mod tests {
     fn unknown_values_are_kept() {
         assert_eq!(WorkStatus::from_raw(raw(9999)), WorkStatus::Unknown(9999));
         assert_eq!(WorkStatus::from_raw(raw(0)), WorkStatus::Success);
+    }
+
+    #[test]
+    fn every_failure_has_a_class_and_a_hint() {
+        for &status in WorkStatus::KNOWN {
+            assert_eq!(
+                status.class() == StatusClass::Success,
+                status.is_success(),
+                "{status:?}"
+            );
+            assert_eq!(status.hint().is_none(), status.is_success(), "{status:?}");
+            let local = matches!(status.class(), StatusClass::Local | StatusClass::Success);
+            assert!(!(local && status.is_retryable()), "{status:?}");
+        }
+        let unknown = WorkStatus::Unknown(77);
+        assert_eq!(unknown.class(), StatusClass::Unknown);
+        assert!(!unknown.is_success() && !unknown.is_retryable());
+        assert_eq!(unknown.to_string(), "unknown status 77");
     }
 
     #[test]

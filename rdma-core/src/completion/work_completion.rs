@@ -4,7 +4,7 @@ use std::fmt;
 
 use ibverbs_sys as sys;
 
-use super::{WorkError, WorkStatus};
+use super::{WorkError, WorkOpcode, WorkStatus};
 use crate::ffi;
 
 /// What `ibv_poll_cq` tells of one finished work request.
@@ -13,36 +13,21 @@ use crate::ffi;
 /// returns the request's memory. Of a request that failed, only the status, the vendor's code, the
 /// queue pair and the id mean anything.
 ///
+/// It is `Send`, `Sync` and `Copy`, being numbers alone: a queue that is shown one twice gives the
+/// memory back once.
+///
 /// [`SendQueue::complete`]: crate::SendQueue::complete
 #[doc(alias = "ibv_wc")]
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct WorkCompletion(sys::ibv_wc);
 
-/// What kind of request a successful completion is of (`ibv_wc_opcode`).
-#[doc(alias = "ibv_wc_opcode")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum WorkOpcode {
-    /// A send, with or without immediate.
-    Send,
-    /// An RDMA write, with or without immediate.
-    Write,
-    /// An RDMA read.
-    Read,
-    /// A compare-and-swap.
-    CompareAndSwap,
-    /// A fetch-and-add.
-    FetchAndAdd,
-    /// A receive that took a send.
-    Receive,
-    /// A receive that an RDMA write with immediate used up.
-    ReceiveWriteImmediate,
-    /// Any other, with its raw value.
-    Other(u32),
-}
-
 impl WorkCompletion {
+    /// Not public: a queue gives the memory of the request with this id back.
+    pub(crate) fn from_raw_parts(raw: sys::ibv_wc) -> Self {
+        Self(raw)
+    }
+
     /// How the request ended.
     #[inline]
     pub fn status(&self) -> WorkStatus {
@@ -69,17 +54,13 @@ impl WorkCompletion {
     /// The kind of request.
     #[inline]
     pub fn opcode(&self) -> WorkOpcode {
-        use sys::ibv_wc_opcode as raw;
-        match self.0.opcode {
-            raw::IBV_WC_SEND => WorkOpcode::Send,
-            raw::IBV_WC_RDMA_WRITE => WorkOpcode::Write,
-            raw::IBV_WC_RDMA_READ => WorkOpcode::Read,
-            raw::IBV_WC_COMP_SWAP => WorkOpcode::CompareAndSwap,
-            raw::IBV_WC_FETCH_ADD => WorkOpcode::FetchAndAdd,
-            raw::IBV_WC_RECV => WorkOpcode::Receive,
-            raw::IBV_WC_RECV_RDMA_WITH_IMM => WorkOpcode::ReceiveWriteImmediate,
-            raw(other) => WorkOpcode::Other(other),
-        }
+        WorkOpcode::from_raw(self.0.opcode)
+    }
+
+    /// The vendor's own code for a failure.
+    #[inline]
+    pub fn vendor_error(&self) -> u32 {
+        self.0.vendor_err
     }
 
     /// How many bytes a receive, a read or an atomic put into local memory. Of a
@@ -96,11 +77,73 @@ impl WorkCompletion {
         self.0.byte_len == 0
     }
 
-    /// The immediate data that came with a receive, as the number that the sender gave.
+    /// The immediate data that came with a receive, as the number that the sender gave: the device
+    /// has it in network byte order, and both ends of this crate in the machine's.
     #[inline]
     pub fn immediate(&self) -> Option<u32> {
-        let with_immediate = self.0.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        with_immediate.then(|| u32::from_be(ffi::raw_immediate(&self.0)))
+        self.flag(sys::ibv_wc_flags::IBV_WC_WITH_IMM)
+            .then(|| u32::from_be(ffi::raw_immediate(&self.0)))
+    }
+
+    /// The key of this process that the sender's message invalidated.
+    #[doc(alias = "invalidated_rkey")]
+    #[inline]
+    pub fn invalidated_key(&self) -> Option<u32> {
+        self.flag(sys::ibv_wc_flags::IBV_WC_WITH_INV)
+            .then(|| ffi::raw_invalidated_key(&self.0))
+    }
+
+    /// Whether the memory of a datagram begins with 40 bytes of a global route header. (There are
+    /// 40 bytes in any case; on RoCE with IPv4 their last 20 are the IPv4 header.)
+    #[doc(alias = "IBV_WC_GRH")]
+    #[inline]
+    pub fn has_global_route(&self) -> bool {
+        self.flag(sys::ibv_wc_flags::IBV_WC_GRH)
+    }
+
+    /// Whether the device found the checksums of a raw packet right.
+    #[doc(alias = "IBV_WC_IP_CSUM_OK")]
+    #[inline]
+    pub fn has_valid_checksum(&self) -> bool {
+        self.flag(sys::ibv_wc_flags::IBV_WC_IP_CSUM_OK)
+    }
+
+    #[inline]
+    fn flag(&self, flag: sys::ibv_wc_flags) -> bool {
+        self.0.wc_flags & flag.0 != 0
+    }
+
+    /// Of a datagram, the number of the sender's queue pair.
+    #[doc(alias = "src_qp")]
+    #[inline]
+    pub fn source_queue_pair(&self) -> u32 {
+        self.0.src_qp
+    }
+
+    /// Of a datagram to a queue pair of the general services, the index of its partition key.
+    #[inline]
+    pub fn partition_key_index(&self) -> u16 {
+        self.0.pkey_index
+    }
+
+    /// Of a datagram on InfiniBand, the sender's LID.
+    #[doc(alias = "slid")]
+    #[inline]
+    pub fn source_lid(&self) -> u16 {
+        self.0.slid
+    }
+
+    /// Of a datagram, the service level.
+    #[inline]
+    pub fn service_level(&self) -> u8 {
+        self.0.sl
+    }
+
+    /// Of a datagram on InfiniBand, the low bits of the LID it was sent to.
+    #[doc(alias = "dlid_path_bits")]
+    #[inline]
+    pub fn path_bits(&self) -> u8 {
+        self.0.dlid_path_bits
     }
 
     /// The number of the queue pair.
@@ -139,6 +182,12 @@ impl fmt::Debug for WorkCompletion {
                 .field("opcode", &self.opcode())
                 .field("len", &self.len());
             debug.field("immediate", &self.immediate());
+            if let Some(key) = self.invalidated_key() {
+                debug.field("invalidated_key", &key);
+            }
+            if self.source_queue_pair() != 0 {
+                debug.field("source_queue_pair", &self.source_queue_pair());
+            }
         }
         debug.finish()
     }

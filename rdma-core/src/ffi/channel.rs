@@ -37,6 +37,19 @@ impl ChannelHandle {
                 errno,
             ));
         };
+        // SAFETY: the channel was just created of this context.
+        unsafe { Self::own(raw, context) }
+    }
+
+    /// Takes a channel over, and makes it non-blocking; if that fails, it is destroyed.
+    ///
+    /// # Safety
+    ///
+    /// The channel is valid, is nobody else's, and was made of this context.
+    pub(super) unsafe fn own(
+        raw: NonNull<sys::ibv_comp_channel>,
+        context: Arc<ContextHandle>,
+    ) -> Result<Self> {
         let channel = Self { raw, context };
         channel.set_nonblocking()?;
         Ok(channel)

@@ -2,26 +2,37 @@
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use ibverbs_sys as sys;
+use parking_lot::Mutex;
 
 use super::channel::ChannelHandle;
+use super::completion_record::CompletionRecord;
 use super::context::{ContextHandle, positive};
+use super::extended_queue::{Extension, Holder};
 use super::stash::Stash;
 use crate::completion::WorkCompletion;
 use crate::error::{Errno, Error, Result};
 
-/// Owner of an `ibv_cq`.
+/// Owner of an `ibv_cq`, plain or extended.
 #[derive(Debug)]
 pub(crate) struct CompletionQueueHandle {
     raw: NonNull<sys::ibv_cq>,
     context: Arc<ContextHandle>,
     channel: Option<Arc<ChannelHandle>>,
-    /// Completions that were polled and put back.
-    stash: Stash<WorkCompletion>,
+    /// The C field `cqe`, which the C library writes without a lock of ours.
+    capacity: AtomicUsize,
+    /// Held while the size changes.
+    resizing: Mutex<()>,
+    /// Completions that were polled and put back. Always a detour where there is an `extension`.
+    stash: Stash<CompletionRecord>,
+    extension: Option<Box<Extension>>,
 }
 
-// SAFETY: verbs are thread-safe on a completion queue.
+// SAFETY: verbs are thread-safe on a completion queue. Going through the entries of an extended one
+// is not, and is for the one thread that holds the extension's token.
 unsafe impl Send for CompletionQueueHandle {}
 // SAFETY: as above.
 unsafe impl Sync for CompletionQueueHandle {}
@@ -58,14 +69,35 @@ impl CompletionQueueHandle {
                 vector,
             )
         };
-        match NonNull::new(raw) {
-            Some(raw) => Ok(Self {
-                raw,
-                context,
-                channel,
-                stash: Stash::new(),
-            }),
-            None => Err(Error::verb("ibv_create_cq", object(), Errno::last())),
+        let Some(raw) = NonNull::new(raw) else {
+            return Err(Error::verb("ibv_create_cq", object(), Errno::last()));
+        };
+        // SAFETY: the queue was just created; context and channel are the ones it was made of.
+        Ok(unsafe { Self::own(raw, context, channel, None) })
+    }
+
+    /// Takes a queue over.
+    ///
+    /// # Safety
+    ///
+    /// The queue is valid, is nobody else's, and was made of this context and channel; it is an
+    /// extended one with these fields exactly if there is an extension.
+    pub(super) unsafe fn own(
+        raw: NonNull<sys::ibv_cq>,
+        context: Arc<ContextHandle>,
+        channel: Option<Arc<ChannelHandle>>,
+        extension: Option<Box<Extension>>,
+    ) -> Self {
+        // SAFETY: the queue is valid and nobody else uses it yet.
+        let capacity = unsafe { raw.as_ref().cqe };
+        Self {
+            raw,
+            context,
+            channel,
+            capacity: AtomicUsize::new(usize::try_from(capacity).unwrap_or(0)),
+            resizing: Mutex::default(),
+            stash: Stash::new(extension.is_some()),
+            extension,
         }
     }
 
@@ -81,22 +113,29 @@ impl CompletionQueueHandle {
         self.channel.as_ref()
     }
 
+    pub(crate) fn extension(&self) -> Option<&Extension> {
+        self.extension.as_deref()
+    }
+
+    pub(super) fn stash(&self) -> &Stash<CompletionRecord> {
+        &self.stash
+    }
+
     /// How many completions it has room for.
     pub(crate) fn capacity(&self) -> usize {
-        // SAFETY: the queue is valid; `cqe` changes only in a resize.
-        usize::try_from(unsafe { (*self.raw.as_ptr()).cqe }).unwrap_or(0)
+        self.capacity.load(Ordering::Relaxed)
     }
 
     /// Takes up to `room.len()` completions and returns how many: those that were put back before
     /// those that the device has.
     #[inline]
     pub(crate) fn poll(&self, room: &mut [WorkCompletion]) -> Result<usize> {
-        if self.stash.in_use() {
+        if self.stash.detour() {
             return self.poll_stash(room);
         }
         match self.poll_device(room)? {
             // What was there may have been put into the stash meanwhile.
-            0 if self.stash.in_use() => self.poll_stash(room),
+            0 if self.stash.detour() => self.poll_stash(room),
             count => Ok(count),
         }
     }
@@ -116,10 +155,13 @@ impl CompletionQueueHandle {
 
     #[cold]
     fn poll_stash(&self, room: &mut [WorkCompletion]) -> Result<usize> {
+        if let Some(extension) = &self.extension {
+            return extension.poll(self, room);
+        }
         let mut stash = self.stash.open();
         let count = room.len().min(stash.len());
-        for (place, completion) in room.iter_mut().zip(stash.drain(..count)) {
-            *place = completion;
+        for (place, record) in room.iter_mut().zip(stash.drain(..count)) {
+            *place = record.completion;
         }
         drop(stash);
         if count > 0 {
@@ -135,27 +177,37 @@ impl CompletionQueueHandle {
         room: &mut [WorkCompletion],
         mut mine: impl FnMut(u64) -> bool,
     ) -> Result<usize> {
-        // Open all the while: who polls and finds nothing waits for what is put back here.
-        let mut stash = self.stash.open();
         let mut found = 0;
-        stash.retain(|completion| {
-            let take = found < room.len() && mine(completion.id());
+        let mut take = |record: &CompletionRecord| {
+            let take = found < room.len() && mine(record.completion.id());
             if take {
-                room[found] = *completion;
+                room[found] = record.completion;
                 found += 1;
             }
-            !take
-        });
-        if found > 0 {
+            take
+        };
+        if let Some(extension) = &self.extension {
+            let outcome = extension.sort(self, &mut take);
+            // A failure comes again; what was found would not.
+            return if found > 0 {
+                Ok(found)
+            } else {
+                outcome.map(|()| 0)
+            };
+        }
+        // Open all the while: who polls and finds nothing waits for what is put back here.
+        let mut stash = self.stash.open();
+        let before = stash.len();
+        stash.retain(|record| !take(record));
+        if stash.len() < before {
             return Ok(found);
         }
-        for index in 0..self.poll_device(room)? {
-            let completion = room[index];
-            if mine(completion.id()) {
-                room[found] = completion;
-                found += 1;
-            } else {
-                stash.push_back(completion);
+        let mut fresh = [WorkCompletion::default(); BATCH];
+        let count = self.poll_device(&mut fresh)?;
+        for completion in &fresh[..count] {
+            let record = CompletionRecord::from(completion);
+            if !take(&record) {
+                stash.push_back(record);
             }
         }
         Ok(found)
@@ -164,7 +216,8 @@ impl CompletionQueueHandle {
     /// Gives completions that were polled to whoever polls next, in their order.
     pub(crate) fn put_back(&self, completions: &[WorkCompletion]) {
         if !completions.is_empty() {
-            self.stash.open().extend(completions);
+            let records = completions.iter().map(CompletionRecord::from);
+            self.stash.open().extend(records);
         }
     }
 
@@ -179,7 +232,54 @@ impl CompletionQueueHandle {
         }
     }
 
-    fn error(&self, verb: &'static str, errno: Errno) -> Error {
+    /// Makes room for at least `entries` completions.
+    pub(crate) fn resize(&self, entries: u32) -> Result<()> {
+        let Ok(count) = i32::try_from(entries) else {
+            return Err(self.error("ibv_resize_cq", Errno(libc::EINVAL)));
+        };
+        // Of an extended queue, nobody is between two of its entries meanwhile.
+        let _held = match &self.extension {
+            Some(extension) => Some(extension.hold(Holder::Verb)?),
+            None => None,
+        };
+        let _resizing = self.resizing.lock();
+        // SAFETY: the queue is valid.
+        let errno = unsafe { sys::ibv_resize_cq(self.raw.as_ptr(), count) };
+        if errno != 0 {
+            return Err(self.error("ibv_resize_cq", positive(errno)));
+        }
+        // SAFETY: the queue is valid; the field changes in a resize alone, and this is the only one.
+        let capacity = unsafe { ptr::addr_of!((*self.raw.as_ptr()).cqe).read() };
+        let capacity = usize::try_from(capacity).unwrap_or(0);
+        self.capacity.store(capacity, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Lets events wait for `count` completions or for `period`, whichever comes first.
+    pub(crate) fn moderate(&self, count: u16, period: Duration) -> Result<()> {
+        let Ok(microseconds) = u16::try_from(period.as_micros()) else {
+            return Err(Error::invalid(
+                "moderation",
+                format!("a period of {period:?} is longer than 65535 microseconds"),
+            ));
+        };
+        let mut attributes = sys::ibv_modify_cq_attr {
+            attr_mask: sys::ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0,
+            moderate: sys::ibv_moderate_cq {
+                cq_count: count,
+                cq_period: microseconds,
+            },
+        };
+        // SAFETY: the queue and the attributes are valid.
+        let errno = unsafe { sys::ibv_modify_cq(self.raw.as_ptr(), &mut attributes) };
+        if errno == 0 {
+            Ok(())
+        } else {
+            Err(self.error("ibv_modify_cq", positive(errno)))
+        }
+    }
+
+    pub(super) fn error(&self, verb: &'static str, errno: Errno) -> Error {
         Error::verb(
             verb,
             format!("a completion queue of {}", self.context.describe()),
@@ -187,6 +287,9 @@ impl CompletionQueueHandle {
         )
     }
 }
+
+/// How many completions are looked at at once for those of one waiter.
+pub(super) const BATCH: usize = 16;
 
 impl Drop for CompletionQueueHandle {
     fn drop(&mut self) {
@@ -198,17 +301,4 @@ impl Drop for CompletionQueueHandle {
             tracing::error!(device = %self.context.name(), %errno, "ibv_destroy_cq failed");
         }
     }
-}
-
-/// The immediate data of a completion that has some, in network byte order.
-#[inline]
-pub(crate) fn raw_immediate(completion: &sys::ibv_wc) -> u32 {
-    // SAFETY: both variants of this union are plain 32-bit numbers.
-    unsafe { completion.__bindgen_anon_1.imm_data }
-}
-
-/// A completion of nothing, as room to poll into.
-pub(crate) fn empty_completion() -> sys::ibv_wc {
-    // SAFETY: all-zero bytes are a valid value of this plain C struct.
-    unsafe { std::mem::zeroed() }
 }

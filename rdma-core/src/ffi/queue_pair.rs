@@ -12,6 +12,7 @@ use super::completion_queue::CompletionQueueHandle;
 use super::context::positive;
 use super::protection_domain::ProtectionDomainHandle;
 use super::queue_pair_plan::QueuePairPlan;
+use super::queue_pair_remains::QueuePairRemains;
 use super::shared_receive_queue::SharedReceiveQueueHandle;
 use super::xrc_domain::XrcDomainHandle;
 use crate::error::{Error, Result};
@@ -40,7 +41,7 @@ pub(crate) struct QueuePairHandle {
     signals_all: bool,
     domain: Arc<ProtectionDomainHandle>,
     /// The send and the receive completions, which must outlive the queue pair.
-    _completions: [Arc<CompletionQueueHandle>; 2],
+    completions: [Arc<CompletionQueueHandle>; 2],
     shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
     xrc_domain: Option<Arc<XrcDomainHandle>>,
     /// In-flight memory of queues that were dropped before it completed.
@@ -99,7 +100,7 @@ impl QueuePairHandle {
             operations: operations.unwrap_or(SendOperations::empty()),
             signals_all,
             domain,
-            _completions: [send_completions, receive_completions],
+            completions: [send_completions, receive_completions],
             shared_receive_queue,
             xrc_domain,
             abandoned: Mutex::default(),
@@ -177,6 +178,12 @@ impl QueuePairHandle {
         )
     }
 
+    /// Whether this thread is between two entries of one of its extended completion queues: it
+    /// must not reset the queue pair, or wait for completions of it.
+    pub(crate) fn is_polled_here(&self) -> bool {
+        self.completions.iter().any(|queue| queue.is_polled_here())
+    }
+
     /// Sets the attributes of `mask`; `step` names the change in an error.
     pub(crate) fn modify(
         &self,
@@ -184,6 +191,14 @@ impl QueuePairHandle {
         mask: sys::ibv_qp_attr_mask,
         step: &str,
     ) -> Result<()> {
+        let resets = mask.0 & sys::ibv_qp_attr_mask::IBV_QP_STATE.0 != 0
+            && attributes.qp_state == sys::ibv_qp_state::IBV_QPS_RESET;
+        if resets && self.is_polled_here() {
+            // The driver removes the completions, and waits for this thread's lock to do so.
+            return Err(Error::InUse {
+                holder: "a poll of the queue pair's completions that has not ended",
+            });
+        }
         // SAFETY: the queue pair and the attributes are valid.
         let errno = unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), attributes, mask.0 as _) };
         if errno == 0 {
@@ -279,14 +294,18 @@ pub(crate) fn gid_bytes(gid: &sys::ibv_gid) -> [u8; 16] {
 
 impl Drop for QueuePairHandle {
     fn drop(&mut self) {
-        // SAFETY: the queue pair is valid and destroyed once, here. After this the device uses no
-        // memory of its requests (man page of ibv_destroy_qp), so `abandoned` may be dropped.
-        let errno = unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
-        if errno != 0 {
-            // The device may still use the memory: it must never be freed.
-            mem::forget(mem::take(self.abandoned.get_mut()));
-            let errno = positive(errno);
-            tracing::error!(queue_pair = %self.describe(), %errno, "ibv_destroy_qp failed");
-        }
+        let parents = (
+            Arc::clone(&self.domain),
+            self.shared_receive_queue.clone(),
+            self.xrc_domain.clone(),
+        );
+        let remains = QueuePairRemains {
+            raw: self.raw,
+            name: self.describe(),
+            completions: self.completions.clone(),
+            parents: Box::new(parents),
+            memory: mem::take(self.abandoned.get_mut()),
+        };
+        remains.destroy();
     }
 }

@@ -2,44 +2,55 @@
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
+/// The flag of a stash with something in it, or that is open.
+const FILLED: u8 = 1;
+/// The flag of a queue that is not polled in the plain way at all.
+const DETOUR: u8 = 2;
+
 /// What one poller took and another one is to have, in the order of taking.
 ///
-/// Whoever polls looks at one flag, so that a queue whose stash is never used pays for nothing else.
+/// Whoever polls looks at one word, so that a queue whose stash is never used pays for nothing else.
 #[derive(Debug)]
 pub(super) struct Stash<T> {
-    /// Whether something is in it, or somebody who has it open may put something in.
-    in_use: AtomicBool,
+    flags: AtomicU8,
     entries: Mutex<VecDeque<T>>,
 }
 
 impl<T> Stash<T> {
-    pub(super) fn new() -> Self {
+    /// An empty one; `detour` is what [`Self::detour`] then says at any time.
+    pub(super) fn new(detour: bool) -> Self {
         Self {
-            in_use: AtomicBool::new(false),
+            flags: AtomicU8::new(if detour { DETOUR } else { 0 }),
             entries: Mutex::default(),
         }
     }
 
-    /// Whether to [`open`](Self::open) it.
+    /// Whether not to poll in the plain way, or not only.
     ///
     /// Relaxed: who is told `false` while another thread puts something in finds it the next time.
     /// A poll that finds the device's queue empty because another thread took what was there, with
     /// the stash open, asks after the device's lock, and so is told `true`.
     #[inline]
-    pub(super) fn in_use(&self) -> bool {
-        self.in_use.load(Ordering::Relaxed)
+    pub(super) fn detour(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether something is in it, or somebody who has it open may put something in.
+    #[inline]
+    pub(super) fn is_filled(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & FILLED != 0
     }
 
     /// Its entries, for this thread alone until the guard is dropped.
     pub(super) fn open(&self) -> Open<'_, T> {
         let entries = self.entries.lock();
-        self.in_use.store(true, Ordering::Relaxed);
+        self.flags.fetch_or(FILLED, Ordering::Relaxed);
         Open {
-            in_use: &self.in_use,
+            flags: &self.flags,
             entries,
         }
     }
@@ -48,7 +59,7 @@ impl<T> Stash<T> {
 /// A stash that is open.
 #[derive(Debug)]
 pub(super) struct Open<'a, T> {
-    in_use: &'a AtomicBool,
+    flags: &'a AtomicU8,
     entries: MutexGuard<'a, VecDeque<T>>,
 }
 
@@ -68,8 +79,9 @@ impl<T> DerefMut for Open<'_, T> {
 
 impl<T> Drop for Open<'_, T> {
     fn drop(&mut self) {
-        self.in_use
-            .store(!self.entries.is_empty(), Ordering::Relaxed);
+        if self.entries.is_empty() {
+            self.flags.fetch_and(!FILLED, Ordering::Relaxed);
+        }
     }
 }
 
@@ -78,15 +90,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_in_use_while_open_or_filled() {
-        let stash = Stash::new();
-        assert!(!stash.in_use());
+    fn it_is_filled_while_open_or_with_something_in_it() {
+        let stash = Stash::new(false);
+        assert!(!stash.is_filled() && !stash.detour());
         let mut open = stash.open();
-        assert!(stash.in_use());
+        assert!(stash.is_filled() && stash.detour());
         open.push_back(1);
         drop(open);
-        assert!(stash.in_use());
+        assert!(stash.is_filled());
         assert_eq!(stash.open().pop_front(), Some(1));
-        assert!(!stash.in_use());
+        assert!(!stash.is_filled() && !stash.detour());
+    }
+
+    #[test]
+    fn a_detour_stays_one() {
+        let stash = Stash::<u8>::new(true);
+        drop(stash.open());
+        assert!(stash.detour() && !stash.is_filled());
     }
 }

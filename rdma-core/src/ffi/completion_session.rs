@@ -1,0 +1,300 @@
+//! Going through the entries of an extended completion queue.
+
+use std::collections::VecDeque;
+use std::hint;
+
+use ibverbs_sys as sys;
+
+use super::completion_queue::{BATCH, CompletionQueueHandle};
+use super::completion_record::{
+    CompletionDetails, CompletionRecord, empty_completion, raw_immediate,
+};
+use super::extended_queue::Held;
+use crate::completion::{CompletionFields, CompletionTag, WorkCompletion};
+use crate::error::{Errno, Result};
+
+/// How often `ibv_start_poll` is asked again that the device's clock is being read.
+const CLOCK_ATTEMPTS: u32 = 1000;
+
+/// From `ibv_start_poll`, which the first [`Self::advance`] calls, to `ibv_end_poll`, which the drop
+/// calls.
+#[derive(Debug)]
+pub(crate) struct Session<'a> {
+    queue: &'a CompletionQueueHandle,
+    phase: Phase,
+    /// What was put back and comes before what the device has.
+    put_back: VecDeque<CompletionRecord>,
+    /// The current entry, if it is one of those.
+    current: Option<CompletionRecord>,
+    /// Let go last, when the driver's lock is free.
+    held: Held<'a>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Before,
+    /// `ibv_start_poll` succeeded, so `ibv_end_poll` is due.
+    Within,
+    /// There was no further entry.
+    Through,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(
+        queue: &'a CompletionQueueHandle,
+        held: Held<'a>,
+        put_back: VecDeque<CompletionRecord>,
+    ) -> Self {
+        Self {
+            queue,
+            phase: Phase::Before,
+            put_back,
+            current: None,
+            held,
+        }
+    }
+
+    /// Goes to the next entry; `false` if there is none, and then none will be.
+    pub(crate) fn advance(&mut self) -> Result<bool> {
+        self.current = self.put_back.pop_front();
+        if self.current.is_some() {
+            return Ok(true);
+        }
+        let (verb, errno) = match self.phase {
+            Phase::Before => ("ibv_start_poll", self.start()),
+            // SAFETY: the session has begun and not ended.
+            Phase::Within => ("ibv_next_poll", unsafe { sys::ibv_next_poll(self.raw()) }),
+            Phase::Through => return Ok(false),
+        };
+        if errno == 0 {
+            self.phase = Phase::Within;
+            return Ok(true);
+        }
+        self.end();
+        match errno.abs() {
+            libc::ENOENT => Ok(false),
+            errno => Err(self.queue.error(verb, Errno(errno))),
+        }
+    }
+
+    fn start(&self) -> i32 {
+        let mut attributes = sys::ibv_poll_cq_attr { comp_mask: 0 };
+        for _ in 0..CLOCK_ATTEMPTS {
+            // SAFETY: the queue and the attributes are valid, and no other session of this queue
+            // goes on: `held` is the proof.
+            match unsafe { sys::ibv_start_poll(self.raw(), &mut attributes) } {
+                // With the time of day wanted, while the kernel updates the clock (man page of
+                // ibv_create_cq_ex).
+                libc::EBUSY => hint::spin_loop(),
+                errno => return errno,
+            }
+        }
+        libc::EBUSY
+    }
+
+    fn end(&mut self) {
+        if self.phase == Phase::Within {
+            // SAFETY: the session has begun and not ended.
+            unsafe { sys::ibv_end_poll(self.raw()) };
+        }
+        self.phase = Phase::Through;
+    }
+
+    fn raw(&self) -> *mut sys::ibv_cq_ex {
+        self.held.extension().as_raw()
+    }
+
+    pub(crate) fn fields(&self) -> CompletionFields {
+        self.held.extension().fields()
+    }
+
+    /// Shows `take` what is there, up to [`BATCH`] of the device's, and puts back what it does not
+    /// take.
+    pub(super) fn sort(&mut self, take: &mut dyn FnMut(&CompletionRecord) -> bool) -> Result<()> {
+        let mut kept = VecDeque::new();
+        let count = self.put_back.len() + BATCH;
+        let mut outcome = Ok(());
+        for _ in 0..count {
+            match self.advance() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+            let record = self.record();
+            if !take(&record) {
+                kept.push_back(record);
+            }
+        }
+        self.put_back = kept;
+        outcome
+    }
+}
+
+/// A field of the current entry, if the queue was made to tell it: of an entry that was put back as
+/// it was recorded, else by a verb.
+macro_rules! field {
+    ($name:ident: $type:ty = $field:ident, $recorded:expr, $verb:ident) => {
+        #[inline]
+        pub(crate) fn $name(&self) -> Option<$type> {
+            if !self.fields().contains(CompletionFields::$field) {
+                return None;
+            }
+            match &self.current {
+                Some(record) => $recorded(record),
+                // SAFETY: there is an entry, and the creation of the queue has made sure that there
+                // is a function for every field that was asked for.
+                None => self.live().map(|queue| unsafe { sys::$verb(queue) }),
+            }
+        }
+    };
+}
+
+/// What every entry tells.
+impl Session<'_> {
+    /// The queue, if the current entry is the device's.
+    #[inline]
+    fn live(&self) -> Option<*mut sys::ibv_cq_ex> {
+        (self.phase == Phase::Within && self.current.is_none()).then(|| self.raw())
+    }
+
+    /// What a verb reads of the current entry, or what was recorded of it; without an entry, the
+    /// value of an empty completion.
+    #[inline]
+    fn read<T>(
+        &self,
+        recorded: impl FnOnce(&sys::ibv_wc) -> T,
+        live: impl FnOnce(*mut sys::ibv_cq_ex) -> T,
+    ) -> T {
+        match (&self.current, self.live()) {
+            (Some(record), _) => recorded(record.completion.as_raw()),
+            (None, Some(queue)) => live(queue),
+            (None, None) => recorded(&empty_completion()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        // SAFETY: the queue is valid, and this thread alone goes through its entries.
+        self.read(|entry| entry.wr_id, |queue| unsafe { (*queue).wr_id })
+    }
+
+    #[inline]
+    pub(crate) fn status(&self) -> sys::ibv_wc_status {
+        // SAFETY: as above.
+        self.read(|entry| entry.status, |queue| unsafe { (*queue).status })
+    }
+
+    #[inline]
+    pub(crate) fn opcode(&self) -> sys::ibv_wc_opcode {
+        self.read(
+            |entry| entry.opcode,
+            // SAFETY: there is an entry; the creation has made sure of the function.
+            |queue| unsafe { sys::ibv_wc_read_opcode(queue) },
+        )
+    }
+
+    #[inline]
+    pub(crate) fn vendor_error(&self) -> u32 {
+        self.read(
+            |entry| entry.vendor_err,
+            // SAFETY: as above.
+            |queue| unsafe { sys::ibv_wc_read_vendor_err(queue) },
+        )
+    }
+
+    #[inline]
+    pub(crate) fn flags(&self) -> u32 {
+        self.read(
+            |entry| entry.wc_flags,
+            // SAFETY: as above.
+            |queue| unsafe { sys::ibv_wc_read_wc_flags(queue) },
+        )
+    }
+
+    /// A copy of everything that the entry tells. Of one that failed, that is its id, status,
+    /// vendor's code and queue pair.
+    pub(crate) fn record(&self) -> CompletionRecord {
+        if let Some(record) = self.current {
+            return record;
+        }
+        let mut entry = empty_completion();
+        entry.wr_id = self.id();
+        entry.status = self.status();
+        entry.qp_num = self.queue_pair().unwrap_or(0);
+        let mut details = CompletionDetails::default();
+        if entry.status == sys::ibv_wc_status::IBV_WC_SUCCESS {
+            entry.opcode = self.opcode();
+            entry.wc_flags = self.flags();
+            entry.byte_len = self.byte_len().unwrap_or(0);
+            entry.__bindgen_anon_1.imm_data = self.immediate().unwrap_or(0);
+            entry.src_qp = self.source_queue_pair().unwrap_or(0);
+            entry.sl = self.service_level().unwrap_or(0);
+            entry.dlid_path_bits = self.path_bits().unwrap_or(0);
+            details = CompletionDetails {
+                source_lid: self.source_lid(),
+                timestamp: self.timestamp(),
+                wall_clock: self.wall_clock(),
+                vlan: self.vlan(),
+                flow_tag: self.flow_tag(),
+                tag: self.tag(),
+            };
+            // The plain completion has room for the LIDs of InfiniBand, not for longer ones.
+            entry.slid = details.source_lid.unwrap_or(0) as u16;
+        } else {
+            entry.vendor_err = self.vendor_error();
+        }
+        CompletionRecord {
+            completion: WorkCompletion::from_raw_parts(entry),
+            details,
+        }
+    }
+}
+
+/// What an entry tells if the queue was made to.
+impl Session<'_> {
+    field!(byte_len: u32 = LEN, |it: &CompletionRecord| Some(it.completion.as_raw().byte_len), ibv_wc_read_byte_len);
+    // In network byte order; or the key that was invalidated.
+    field!(immediate: u32 = IMMEDIATE, |it: &CompletionRecord| Some(raw_immediate(it.completion.as_raw())), ibv_wc_read_imm_data);
+    field!(queue_pair: u32 = QUEUE_PAIR, |it: &CompletionRecord| Some(it.completion.as_raw().qp_num), ibv_wc_read_qp_num);
+    field!(source_queue_pair: u32 = SOURCE_QUEUE_PAIR, |it: &CompletionRecord| Some(it.completion.as_raw().src_qp), ibv_wc_read_src_qp);
+    field!(service_level: u8 = SERVICE_LEVEL, |it: &CompletionRecord| Some(it.completion.as_raw().sl), ibv_wc_read_sl);
+    field!(path_bits: u8 = PATH_BITS, |it: &CompletionRecord| Some(it.completion.as_raw().dlid_path_bits), ibv_wc_read_dlid_path_bits);
+    field!(source_lid: u32 = SOURCE_LID, |it: &CompletionRecord| it.details.source_lid, ibv_wc_read_slid);
+    field!(timestamp: u64 = TIMESTAMP, |it: &CompletionRecord| it.details.timestamp, ibv_wc_read_completion_ts);
+    field!(wall_clock: u64 = WALL_CLOCK, |it: &CompletionRecord| it.details.wall_clock, ibv_wc_read_completion_wallclock_ns);
+    field!(vlan: u16 = VLAN, |it: &CompletionRecord| it.details.vlan, ibv_wc_read_cvlan);
+    field!(flow_tag: u32 = FLOW_TAG, |it: &CompletionRecord| it.details.flow_tag, ibv_wc_read_flow_tag);
+
+    pub(crate) fn tag(&self) -> Option<CompletionTag> {
+        if !self.fields().contains(CompletionFields::TAG_MATCHING) {
+            return None;
+        }
+        if let Some(record) = &self.current {
+            return record.details.tag;
+        }
+        let queue = self.live()?;
+        let mut info = sys::ibv_wc_tm_info { tag: 0, priv_: 0 };
+        // SAFETY: there is an entry, `info` is a valid place, and the creation of the queue has
+        // made sure that there is a function for this field.
+        unsafe { sys::ibv_wc_read_tm_info(queue, &mut info) };
+        Some(CompletionTag {
+            tag: info.tag,
+            private: info.priv_,
+        })
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.end();
+        if !self.put_back.is_empty() {
+            // Before what was put back meanwhile, which is newer.
+            let mut stash = self.queue.stash().open();
+            self.put_back.append(&mut stash);
+            *stash = std::mem::take(&mut self.put_back);
+        }
+    }
+}

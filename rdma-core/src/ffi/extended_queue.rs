@@ -1,0 +1,386 @@
+//! What an extended completion queue has beside a plain one: entries that are read one by one, in a
+//! session that no other may interrupt.
+
+use std::marker::PhantomData;
+use std::mem;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use ibverbs_sys as sys;
+use parking_lot::Mutex;
+
+use super::channel::ChannelHandle;
+use super::completion_queue::CompletionQueueHandle;
+use super::completion_session::Session;
+use super::context::ContextHandle;
+use super::protection_domain::ProtectionDomainHandle;
+use crate::completion::{CompletionFields, WorkCompletion};
+use crate::error::{Errno, Error, Result};
+
+/// What an extended completion queue is made with, beside its context.
+#[derive(Debug)]
+pub(crate) struct ExtendedSettings {
+    pub(crate) entries: u32,
+    pub(crate) channel: Option<Arc<ChannelHandle>>,
+    pub(crate) vector: u32,
+    pub(crate) fields: CompletionFields,
+    pub(crate) flags: sys::ibv_create_cq_attr_flags,
+    pub(crate) domain: Option<Arc<ProtectionDomainHandle>>,
+}
+
+/// The extended side of a completion queue.
+///
+/// Between `ibv_start_poll` and `ibv_end_poll` a driver may hold a lock of its own, which polling,
+/// resizing, and resetting or destroying a queue pair of this queue want too. On one thread that
+/// would be a wait without end, so this knows which thread is in between: a second poll and the
+/// others are refused, and a queue pair that is dropped there is destroyed afterwards.
+pub(crate) struct Extension {
+    raw: NonNull<sys::ibv_cq_ex>,
+    fields: CompletionFields,
+    _domain: Option<Arc<ProtectionDomainHandle>>,
+    /// The token of the thread that holds the entries, with [`BRIEFLY`]; 0 if none does.
+    holder: AtomicUsize,
+    /// What waits for the end of the session.
+    afterwards: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
+}
+
+impl std::fmt::Debug for Extension {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Extension")
+            .field("fields", &self.fields)
+            .finish_non_exhaustive()
+    }
+}
+
+/// For what the entries are held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// The program's code runs meanwhile, for as long as it likes.
+    Program,
+    /// A verb or a few, which end by themselves.
+    Verb,
+}
+
+/// The bit of a token that says [`Holder::Verb`].
+const BRIEFLY: usize = 1;
+
+/// A number that no other living thread has, even and not 0.
+fn token() -> usize {
+    thread_local!(static PLACE: u64 = const { 0 });
+    PLACE.with(|place| ptr::from_ref(place).addr())
+}
+
+impl CompletionQueueHandle {
+    /// Makes an extended queue. `id` is what the channel's events carry for it.
+    pub(crate) fn create_extended(
+        context: Arc<ContextHandle>,
+        settings: ExtendedSettings,
+        id: u64,
+    ) -> Result<Self> {
+        let ExtendedSettings {
+            entries,
+            channel,
+            vector,
+            fields,
+            flags,
+            domain,
+        } = settings;
+        let object = || {
+            format!(
+                "an extended completion queue of {entries} entries ({fields}) on {}",
+                context.describe()
+            )
+        };
+        let mut attributes = sys::ibv_cq_init_attr_ex {
+            cqe: entries,
+            cq_context: ptr::without_provenance_mut(id as usize),
+            channel: channel
+                .as_ref()
+                .map_or(ptr::null_mut(), |channel| channel.as_raw()),
+            comp_vector: vector,
+            wc_flags: fields.bits(),
+            ..Default::default()
+        };
+        type Mask = sys::ibv_cq_init_attr_mask;
+        if flags.0 != 0 {
+            attributes.comp_mask |= Mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
+            attributes.flags = flags.0;
+        }
+        if let Some(domain) = &domain {
+            attributes.comp_mask |= Mask::IBV_CQ_INIT_ATTR_MASK_PD.0;
+            attributes.parent_domain = domain.as_raw();
+        }
+        // SAFETY: context, channel and domain are valid for as long as their handles, which the new
+        // handle keeps; the context value is a number that is never followed as a pointer.
+        let raw = unsafe { sys::ibv_create_cq_ex(context.as_raw(), &mut attributes) };
+        let Some(raw) = NonNull::new(raw) else {
+            return Err(Error::verb("ibv_create_cq_ex", object(), Errno::last()));
+        };
+        // SAFETY: the queue was just created of these, with these fields.
+        unsafe { Self::own_extended(raw, context, channel, domain, fields) }
+    }
+
+    /// Takes an extended queue over. If it cannot tell `fields`, that is an error, and it is
+    /// destroyed.
+    ///
+    /// # Safety
+    ///
+    /// The queue is valid, is nobody else's, and was made of this context, channel and domain.
+    pub(super) unsafe fn own_extended(
+        raw: NonNull<sys::ibv_cq_ex>,
+        context: Arc<ContextHandle>,
+        channel: Option<Arc<ChannelHandle>>,
+        domain: Option<Arc<ProtectionDomainHandle>>,
+        fields: CompletionFields,
+    ) -> Result<Self> {
+        let device = context.name().to_owned();
+        // SAFETY: the queue is valid.
+        let missing = missing(unsafe { raw.as_ref() }, fields);
+        let extension = Extension {
+            raw,
+            fields,
+            _domain: domain,
+            holder: AtomicUsize::new(0),
+            afterwards: Mutex::default(),
+        };
+        // SAFETY: the caller's promise; an extended queue begins as a plain one does.
+        let queue = unsafe {
+            let raw = NonNull::new_unchecked(sys::ibv_cq_ex_to_cq(raw.as_ptr()));
+            Self::own(raw, context, channel, Some(Box::new(extension)))
+        };
+        match missing {
+            None => Ok(queue),
+            Some(what) => Err(Error::Unsupported { what, device }),
+        }
+    }
+
+    /// Goes through the entries of an extended queue, with the program's code in between.
+    pub(crate) fn session(&self) -> Result<Session<'_>> {
+        match self.extension() {
+            Some(extension) => extension.session(self, Holder::Program),
+            None => Err(Error::invalid(
+                "poll",
+                "the completion queue is a plain one",
+            )),
+        }
+    }
+
+    /// Whether this thread is between two entries of this queue: whatever wants the queue's lock
+    /// has to wait until it is through, see [`Self::afterwards`].
+    pub(crate) fn is_polled_here(&self) -> bool {
+        self.extension()
+            .is_some_and(|extension| extension.is_held_here())
+    }
+
+    /// Does this as soon as the thread is through with the entries, at once if it is not at any.
+    pub(crate) fn afterwards(&self, work: impl FnOnce() + Send + 'static) {
+        match self.extension() {
+            Some(extension) if extension.is_held_here() => {
+                extension.afterwards.lock().push(Box::new(work));
+            }
+            _ => work(),
+        }
+    }
+}
+
+impl Extension {
+    pub(crate) fn fields(&self) -> CompletionFields {
+        self.fields
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::ibv_cq_ex {
+        self.raw.as_ptr()
+    }
+
+    /// Keeps every other poller out. Waits for one that will soon be through, and refuses where
+    /// nobody knows when.
+    pub(super) fn hold(&self, holder: Holder) -> Result<Held<'_>> {
+        let mine = token() | if holder == Holder::Verb { BRIEFLY } else { 0 };
+        loop {
+            let taken = self
+                .holder
+                .compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed);
+            match taken {
+                Ok(_) => {
+                    return Ok(Held {
+                        extension: self,
+                        _this_thread: PhantomData,
+                    });
+                }
+                Err(other) if other & BRIEFLY != 0 && other & !BRIEFLY != token() => {
+                    thread::yield_now();
+                }
+                Err(_) => {
+                    return Err(Error::InUse {
+                        holder: "a poll of this completion queue that has not ended",
+                    });
+                }
+            }
+        }
+    }
+
+    fn is_held_here(&self) -> bool {
+        self.holder.load(Ordering::Relaxed) & !BRIEFLY == token()
+    }
+
+    fn session<'a>(
+        &'a self,
+        queue: &'a CompletionQueueHandle,
+        holder: Holder,
+    ) -> Result<Session<'a>> {
+        let held = self.hold(holder)?;
+        let stash = queue.stash();
+        let put_back = if stash.is_filled() {
+            mem::take(&mut *stash.open())
+        } else {
+            Default::default()
+        };
+        Ok(Session::new(queue, held, put_back))
+    }
+
+    /// Takes completions as `ibv_poll_cq` does.
+    pub(super) fn poll(
+        &self,
+        queue: &CompletionQueueHandle,
+        room: &mut [WorkCompletion],
+    ) -> Result<usize> {
+        let lacking = CompletionFields::STANDARD - self.fields;
+        if !lacking.is_empty() {
+            return Err(Error::invalid(
+                "plain poll",
+                format!("the completion queue was made without {lacking}"),
+            ));
+        }
+        let mut session = self.session(queue, Holder::Verb)?;
+        for (count, place) in room.iter_mut().enumerate() {
+            match session.advance() {
+                Ok(true) => *place = session.record().completion,
+                Ok(false) => return Ok(count),
+                // It comes again; what was taken would not.
+                Err(_) if count > 0 => return Ok(count),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(room.len())
+    }
+
+    /// Shows `take` every completion that is there, up to a limit, and keeps those that it does not
+    /// take.
+    pub(super) fn sort(
+        &self,
+        queue: &CompletionQueueHandle,
+        take: &mut dyn FnMut(&super::completion_record::CompletionRecord) -> bool,
+    ) -> Result<()> {
+        let mut session = self.session(queue, Holder::Verb)?;
+        session.sort(take)
+    }
+}
+
+/// The field that the device took and has no function for, if there is one.
+fn missing(queue: &sys::ibv_cq_ex, fields: CompletionFields) -> Option<&'static str> {
+    type Field = CompletionFields;
+    let always = [
+        queue.start_poll.is_some() && queue.next_poll.is_some() && queue.end_poll.is_some(),
+        queue.read_opcode.is_some(),
+        queue.read_vendor_err.is_some(),
+        queue.read_wc_flags.is_some(),
+    ];
+    let told = [
+        (
+            Field::LEN,
+            queue.read_byte_len.is_some(),
+            "completions with a length",
+        ),
+        (
+            Field::IMMEDIATE,
+            queue.read_imm_data.is_some(),
+            "completions with immediate data",
+        ),
+        (
+            Field::QUEUE_PAIR,
+            queue.read_qp_num.is_some(),
+            "completions with a queue pair number",
+        ),
+        (
+            Field::SOURCE_QUEUE_PAIR,
+            queue.read_src_qp.is_some(),
+            "completions with a source queue pair",
+        ),
+        (
+            Field::SOURCE_LID,
+            queue.read_slid.is_some(),
+            "completions with a source LID",
+        ),
+        (
+            Field::SERVICE_LEVEL,
+            queue.read_sl.is_some(),
+            "completions with a service level",
+        ),
+        (
+            Field::PATH_BITS,
+            queue.read_dlid_path_bits.is_some(),
+            "completions with path bits",
+        ),
+        (
+            Field::TIMESTAMP,
+            queue.read_completion_ts.is_some(),
+            "completions with a timestamp",
+        ),
+        (
+            Field::VLAN,
+            queue.read_cvlan.is_some(),
+            "completions with a VLAN",
+        ),
+        (
+            Field::FLOW_TAG,
+            queue.read_flow_tag.is_some(),
+            "completions with a flow tag",
+        ),
+        (
+            Field::TAG_MATCHING,
+            queue.read_tm_info.is_some(),
+            "completions with a matched tag",
+        ),
+        (
+            Field::WALL_CLOCK,
+            queue.read_completion_wallclock_ns.is_some(),
+            "completions with the time of day",
+        ),
+    ];
+    if always.contains(&false) {
+        return Some("completions that are read one by one");
+    }
+    let lacking = |(field, is_told, _): &&(Field, bool, _)| fields.contains(*field) && !is_told;
+    told.iter().find(lacking).map(|&(_, _, what)| what)
+}
+
+/// That this thread alone reads entries of a queue.
+#[derive(Debug)]
+pub(super) struct Held<'a> {
+    extension: &'a Extension,
+    /// The token is this thread's, and so may be the driver's lock.
+    _this_thread: PhantomData<*const ()>,
+}
+
+impl<'a> Held<'a> {
+    pub(super) fn extension(&self) -> &'a Extension {
+        self.extension
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // The program may have asked for it only while it held the entries.
+        let afterwards = if self.extension.holder.load(Ordering::Relaxed) & BRIEFLY == 0 {
+            mem::take(&mut *self.extension.afterwards.lock())
+        } else {
+            Vec::new()
+        };
+        self.extension.holder.store(0, Ordering::Release);
+        for work in afterwards {
+            work();
+        }
+    }
+}

@@ -7,10 +7,12 @@ use std::sync::{Arc, Once};
 
 use crate::completion::{CompletionChannel, CompletionQueueBuilder};
 use crate::device::{
-    AddressChoice, Device, DeviceAttributes, DeviceSelector, Gid, GidEntry, GidType, LocalAddress,
-    PortAttributes, devices,
+    AddressChoice, Device, DeviceAttributes, DeviceClock, DeviceInfo, DeviceSelector,
+    ExtendedDeviceAttributes, Gid, GidEntry, GidType, LinkSpeed, LocalAddress, PartitionKey,
+    PortAttributes, Protocol, devices, speed_of_rate,
 };
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
+use crate::event::AsyncEvents;
 use crate::ffi::{ContextHandle, gid_bytes};
 use crate::protection_domain::ProtectionDomain;
 
@@ -25,11 +27,14 @@ pub struct Context {
 
 impl Context {
     pub(crate) fn from_device(device: &Device) -> Result<Self> {
-        let handle = ContextHandle::open(device.handle())?;
-        Ok(Self {
+        ContextHandle::open(device.handle()).map(Self::from_handle)
+    }
+
+    pub(crate) fn from_handle(handle: ContextHandle) -> Self {
+        Self {
             handle: Arc::new(handle),
             preferred_port: None,
-        })
+        }
     }
 
     /// Opens the device of this name.
@@ -151,6 +156,55 @@ impl Context {
         self.handle.query_device().map(DeviceAttributes::new)
     }
 
+    /// What the device can do, also what only newer devices and drivers tell.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    #[doc(alias = "ibv_query_device_ex")]
+    pub fn extended_attributes(&self) -> Result<ExtendedDeviceAttributes> {
+        let raw = self.handle.query_device_ex()?;
+        Ok(ExtendedDeviceAttributes::new(raw))
+    }
+
+    /// Everything about the device and its ports, which prints as `ibv_devinfo` does.
+    ///
+    /// # Errors
+    ///
+    /// The verbs'.
+    #[doc(alias = "ibv_devinfo")]
+    pub fn info(&self) -> Result<DeviceInfo> {
+        DeviceInfo::new(self)
+    }
+
+    /// How many completion vectors the device has, which
+    /// [`CompletionQueueBuilder::vector`] chooses from.
+    #[doc(alias = "num_comp_vectors")]
+    pub fn completion_vectors(&self) -> u32 {
+        self.handle.completion_vectors()
+    }
+
+    /// The clock that completions are stamped with.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if the device has none that can be read, and the verbs'.
+    #[doc(alias = "ibv_query_rt_values_ex")]
+    pub fn clock(&self) -> Result<DeviceClock> {
+        let unsupported = || Error::Unsupported {
+            what: "a clock that can be read",
+            device: self.name().to_owned(),
+        };
+        let attributes = self.extended_attributes()?;
+        let kilohertz = attributes.clock_kilohertz().ok_or_else(unsupported)?;
+        match self.handle.query_clock() {
+            Err(error) if error.is_unsupported() => return Err(unsupported()),
+            outcome => outcome?,
+        };
+        let mask = attributes.timestamp_mask().unwrap_or(u64::MAX);
+        Ok(DeviceClock::new(self.clone(), kilohertz, mask))
+    }
+
     /// What a port is and does.
     ///
     /// # Errors
@@ -158,15 +212,30 @@ impl Context {
     /// [`Error::UnknownPort`] if there is none of this number, and the verb's.
     #[doc(alias = "ibv_query_port")]
     pub fn port(&self, number: u8) -> Result<PortAttributes> {
-        let ports = self.attributes()?.ports();
-        if number == 0 || number > ports {
-            return Err(Error::UnknownPort {
-                device: self.name().to_owned(),
-                port: number,
-                ports,
-            });
+        self.check_port(number)?;
+        let port = PortAttributes::new(number, self.handle.query_port(number)?);
+        if port.speed() != LinkSpeed::Ndr {
+            return Ok(port);
         }
-        Ok(PortAttributes::new(number, self.handle.query_port(number)?))
+        // The field is too narrow for more, so more is said to be this much (the kernel's
+        // `ib_uverbs_query_port`).
+        let rate = self.device().rate(number);
+        Ok(match rate.as_deref().and_then(speed_of_rate) {
+            Some("XDR") => port.with_speed(LinkSpeed::Xdr),
+            _ => port,
+        })
+    }
+
+    fn check_port(&self, number: u8) -> Result<()> {
+        let ports = self.attributes()?.ports();
+        if (1..=ports).contains(&number) {
+            return Ok(());
+        }
+        Err(Error::UnknownPort {
+            device: self.name().to_owned(),
+            port: number,
+            ports,
+        })
     }
 
     /// Every port.
@@ -194,14 +263,68 @@ impl Context {
             .map(PortAttributes::gid_table_len)
             .sum();
         let entries = self.handle.query_gid_table(room)?;
-        let entry = |raw: &ibverbs_sys::ibv_gid_entry| GidEntry {
-            index: raw.gid_index,
-            port: u8::try_from(raw.port_num).unwrap_or(0),
-            gid: Gid(gid_bytes(&raw.gid)),
-            kind: GidType::from_raw(raw.gid_type),
-            interface: raw.ndev_ifindex,
-        };
-        Ok(entries.iter().map(entry).collect())
+        Ok(entries.iter().map(gid_entry).collect())
+    }
+
+    /// One entry of a port's GID table.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`] if there is no such port, [`Error::UnknownGidIndex`] if the entry is
+    /// empty or outside of the table, and the verb's.
+    #[doc(alias = "ibv_query_gid_ex")]
+    #[doc(alias = "ibv_query_gid")]
+    pub fn gid(&self, port: u8, index: u32) -> Result<GidEntry> {
+        self.check_port(port)?;
+        match self.handle.query_gid(port, index) {
+            Ok(raw) => Ok(gid_entry(&raw)),
+            Err(error) if error.errno().is_some_and(is_no_entry) => {
+                let valid = self.gids()?;
+                let own = valid.iter().filter(|entry| entry.port == port);
+                Err(Error::UnknownGidIndex {
+                    device: self.name().to_owned(),
+                    port,
+                    index,
+                    valid: own.map(ToString::to_string).collect(),
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What a port speaks, by the entries of its GID table: on Ethernet usually RoCE v1 and v2.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`] if there is none of this number, and the verbs'.
+    pub fn protocols(&self, port: u8) -> Result<Vec<Protocol>> {
+        let link = self.port(port)?.link_layer();
+        let transport = self.device().transport();
+        let gids = self.gids()?;
+        let own = gids.iter().filter(|entry| entry.port == port);
+        let mut protocols: Vec<_> = own
+            .map(|entry| Protocol::of(transport, link, Some(entry.kind)))
+            .collect();
+        if protocols.is_empty() {
+            protocols.push(Protocol::of(transport, link, None));
+        }
+        protocols.sort_unstable();
+        protocols.dedup();
+        Ok(protocols)
+    }
+
+    /// A port's P_Key table, empty entries too: their index is their place.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`] if there is none of this number, and the verbs'.
+    #[doc(alias = "ibv_query_pkey")]
+    #[doc(alias = "ibv_get_pkey_index")]
+    pub fn pkeys(&self, port: u8) -> Result<Vec<PartitionKey>> {
+        let entries = self.port(port)?.as_raw().pkey_tbl_len;
+        (0..entries)
+            .map(|index| self.handle.query_pkey(port, index).map(PartitionKey))
+            .collect()
     }
 
     /// The port and GID to use: what `choice` and the variable `RDMA_GID_INDEX` leave open is
@@ -252,7 +375,21 @@ impl Context {
         CompletionQueueBuilder::new(self.clone(), entries)
     }
 
-    /// The descriptor on which the device's asynchronous events arrive.
+    /// The events of the device, its ports and the queues made from this context that no
+    /// completion tells.
+    ///
+    /// From now on the context's event descriptor is non-blocking, also for C code that shares it.
+    ///
+    /// # Errors
+    ///
+    /// That of `fcntl(2)`.
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn async_events(&self) -> Result<AsyncEvents> {
+        AsyncEvents::new(self)
+    }
+
+    /// The descriptor on which the device's asynchronous events arrive: see
+    /// [`Self::async_events`].
     pub fn async_fd(&self) -> RawFd {
         self.handle.async_fd()
     }
@@ -261,6 +398,21 @@ impl Context {
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_context {
         self.handle.as_raw()
     }
+}
+
+fn gid_entry(raw: &ibverbs_sys::ibv_gid_entry) -> GidEntry {
+    GidEntry {
+        index: raw.gid_index,
+        port: u8::try_from(raw.port_num).unwrap_or(0),
+        gid: Gid(gid_bytes(&raw.gid)),
+        kind: GidType::from_raw(raw.gid_type),
+        interface: raw.ndev_ifindex,
+    }
+}
+
+/// Whether this is how a device says that a table has no such entry.
+fn is_no_entry(errno: Errno) -> bool {
+    matches!(errno.0, libc::ENODATA | libc::EINVAL | libc::ENOENT)
 }
 
 /// What each device lacks.

@@ -78,6 +78,7 @@ pub mod completion;
 mod context;
 pub mod device;
 mod error;
+mod event;
 #[allow(
     unsafe_code,
     reason = "the one place that calls verbs and owns what devices touch"
@@ -101,10 +102,17 @@ pub use completion::{
 };
 pub use context::Context;
 pub use device::{
-    AddressChoice, Device, DeviceAttributes, DeviceSelector, Gid, GidEntry, GidType, LinkLayer,
-    LocalAddress, Mtu, PortAttributes, PortState, devices,
+    AddressChoice, AtomicCapability, AtomicSizes, Device, DeviceAttributes, DeviceCapabilities,
+    DeviceClock, DeviceInfo, DeviceSelector, ExtendedDeviceAttributes, Gid, GidEntry, GidType,
+    HashFields, HashFunctions, LinkLayer, LinkSpeed, LinkWidth, LocalAddress,
+    ModerationCapabilities, Mtu, NodeType, OnDemandCapabilities, OnDemandOperations,
+    OnDemandPaging, PacingCapabilities, PartitionKey, PciAtomicCapabilities, PhysicalState,
+    PortAttributes, PortCapabilities, PortCapabilities2, PortFlags, PortInfo, PortState, Protocol,
+    QueuePairKinds, RawPacketCapabilities, SegmentationCapabilities, SpreadingCapabilities,
+    TagMatchingCapabilities, TagMatchingFlags, TransportType, devices,
 };
 pub use error::{Errno, Error, Result};
+pub use event::{AsyncEvent, AsyncEventObject, AsyncEvents};
 pub use memory::{
     AccessFlags, Buffer, BufferSlice, BufferSliceMut, Claim, DetachedMemory, ExposedMemory,
     FrozenBuffer, Gather, HostMemory, HostMemoryBuilder, HugePages, Left, LentMemory, Pages, Part,

@@ -176,7 +176,8 @@ impl AddressChoice {
             mtu,
             reason,
         };
-        let ranked = own.iter().map(|entry| (rank(entry), *entry));
+        let link = port.link_layer();
+        let ranked = own.iter().map(|entry| (rank(entry, link), *entry));
         let best = ranked.min_by_key(|((rank, _), entry)| (*rank, entry.index));
         match best {
             Some((_, entry)) if self.gid_index.is_some() => {
@@ -193,8 +194,10 @@ impl AddressChoice {
     }
 }
 
-fn rank(entry: &GidEntry) -> (u8, &'static str) {
+fn rank(entry: &GidEntry, link: LinkLayer) -> (u8, &'static str) {
     match entry.kind {
+        // RoCE's are never of this type.
+        GidType::InfiniBand if link == LinkLayer::Ethernet => (0, "iWARP"),
         GidType::InfiniBand => (0, "InfiniBand"),
         GidType::RoceV2 if entry.gid.to_ipv4().is_some() => (1, "RoCE v2, IPv4"),
         GidType::RoceV2 if !entry.gid.is_link_local() => (2, "RoCE v2, IPv6"),
@@ -211,14 +214,15 @@ mod tests {
     use ibverbs_sys as sys;
 
     use super::*;
-    use crate::ffi::empty_port;
 
     fn port(number: u8, state: sys::ibv_port_state, link_layer: u32, lid: u16) -> PortAttributes {
-        let mut raw = empty_port();
-        raw.state = state;
-        raw.active_mtu = sys::ibv_mtu::IBV_MTU_1024;
-        raw.link_layer = link_layer as u8;
-        raw.lid = lid;
+        let raw = sys::ibv_port_attr {
+            state,
+            active_mtu: sys::ibv_mtu::IBV_MTU_1024,
+            link_layer: link_layer as u8,
+            lid,
+            ..Default::default()
+        };
         PortAttributes::new(number, raw)
     }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::ffi::interface_name;
+
 /// A global identifier: 128 bits that name a port. RoCE v2 puts the port's IP address there, an
 /// IPv4 address in its IPv6-mapped form.
 #[doc(alias = "ibv_gid")]
@@ -111,6 +113,15 @@ pub struct GidEntry {
     pub kind: GidType,
     /// The index of the network interface behind it, 0 for none.
     pub interface: u32,
+}
+
+impl GidEntry {
+    /// The name of the network interface behind it; `None` if there is none, or none that this
+    /// process's network namespace has.
+    #[doc(alias = "ndev_ifindex")]
+    pub fn interface_name(&self) -> Option<String> {
+        interface_name(self.interface)
+    }
 }
 
 impl fmt::Display for GidEntry {

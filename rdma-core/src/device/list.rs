@@ -1,9 +1,11 @@
 //! The devices of this system.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use ibverbs_sys::ibv_transport_type;
 
+use super::{NodeType, TransportType, sysfs};
 use crate::context::Context;
 use crate::error::Result;
 use crate::ffi::{self, DeviceHandle};
@@ -56,9 +58,60 @@ impl Device {
         self.handle.guid()
     }
 
+    /// The number that the kernel has given it, which no other device gets while the system runs;
+    /// `None` of one that is not the kernel's, or with a kernel that is too old.
+    #[doc(alias = "ibv_get_device_index")]
+    pub fn index(&self) -> Option<u32> {
+        self.handle.index()
+    }
+
+    /// Whose verbs it speaks.
+    pub fn transport(&self) -> TransportType {
+        TransportType::from_raw(self.raw_transport())
+    }
+
+    /// What it is in its fabric.
+    pub fn node_type(&self) -> NodeType {
+        NodeType::from_raw(self.handle.node_type())
+    }
+
     /// Whether it speaks iWARP, and not InfiniBand's transport (over InfiniBand or RoCE).
     pub fn is_iwarp(&self) -> bool {
-        self.handle.transport() == ibv_transport_type::IBV_TRANSPORT_IWARP
+        self.transport() == TransportType::Iwarp
+    }
+
+    /// Where the kernel has its files, `/sys/class/infiniband/NAME`; `None` of one that is not the
+    /// kernel's.
+    #[doc(alias = "ibdev_path")]
+    pub fn path(&self) -> Option<PathBuf> {
+        Some(self.handle.path()).filter(|path| !path.as_os_str().is_empty())
+    }
+
+    /// What the administrator calls the node, usually the host's name and the device's; `None`
+    /// without one.
+    #[doc(alias = "node_desc")]
+    pub fn description(&self) -> Option<String> {
+        sysfs::text(&self.handle.path(), "node_desc")
+    }
+
+    /// The vendor's name for the board; `None` without one.
+    pub fn board_id(&self) -> Option<String> {
+        sysfs::text(&self.handle.path(), "board_id")
+    }
+
+    /// The NUMA node that it is attached to; `None` where there are none, or it is no hardware.
+    pub fn numa_node(&self) -> Option<u32> {
+        let node = sysfs::text(&self.handle.path(), "device/numa_node")?;
+        node.parse().ok()
+    }
+
+    pub(crate) fn raw_transport(&self) -> ibv_transport_type {
+        self.handle.transport()
+    }
+
+    /// The kernel's text about a port's rate.
+    pub(crate) fn rate(&self, port: u8) -> Option<String> {
+        sysfs::text(&self.handle.path(), &format!("ports/{port}/rate"))
     }
 
     /// Whether it is softroce, the device in user space, which no program gets unasked where there

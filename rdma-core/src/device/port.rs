@@ -1,20 +1,40 @@
 //! Ports.
 
 use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use ibverbs_sys as sys;
 
+use super::attributes::four_microseconds_to_the;
+use super::{LinkSpeed, LinkWidth, PhysicalState, PortCapabilities, PortCapabilities2, PortFlags};
+
 /// What a port is and does (`ibv_query_port`).
+///
+/// ```
+/// let context = rdma_core::Context::open_default()?;
+/// for port in context.ports()? {
+///     println!("{}: {}, {} {}", port.number(), port.state(), port.width(), port.speed());
+/// }
+/// # Ok::<(), rdma_core::Error>(())
+/// ```
 #[doc(alias = "ibv_port_attr")]
 #[derive(Debug, Clone, Copy)]
 pub struct PortAttributes {
     number: u8,
     raw: sys::ibv_port_attr,
+    speed: LinkSpeed,
 }
 
 impl PortAttributes {
     pub(crate) fn new(number: u8, raw: sys::ibv_port_attr) -> Self {
-        Self { number, raw }
+        let speed = LinkSpeed::from_raw(raw.active_speed.into());
+        Self { number, raw, speed }
+    }
+
+    /// The same, of a link whose speed the C struct has no room for.
+    pub(crate) fn with_speed(self, speed: LinkSpeed) -> Self {
+        Self { speed, ..self }
     }
 
     /// The port's number, from 1.
@@ -27,9 +47,30 @@ impl PortAttributes {
         PortState::from_raw(self.raw.state)
     }
 
+    /// What its transceiver does.
+    pub fn physical_state(&self) -> PhysicalState {
+        PhysicalState::from_raw(self.raw.phys_state)
+    }
+
     /// What the link is.
     pub fn link_layer(&self) -> LinkLayer {
         LinkLayer::from_raw(self.raw.link_layer)
+    }
+
+    /// How fast a lane of the link is. Above NDR, which the C struct of these bindings ends with,
+    /// it is what the kernel's file tells.
+    pub fn speed(&self) -> LinkSpeed {
+        self.speed
+    }
+
+    /// How many lanes the link has.
+    pub fn width(&self) -> LinkWidth {
+        LinkWidth::from_raw(self.raw.active_width)
+    }
+
+    /// What the link carries in Mbit/s, all lanes together; `None` if speed or width are unknown.
+    pub fn megabits_per_second(&self) -> Option<u32> {
+        Some(self.width().lanes()? * self.speed.megabits_per_second()?)
     }
 
     /// The largest path MTU that it can carry.
@@ -40,6 +81,21 @@ impl PortAttributes {
     /// The largest path MTU that it carries now.
     pub fn active_mtu(&self) -> Option<Mtu> {
         Mtu::from_raw(self.raw.active_mtu)
+    }
+
+    /// What it can do.
+    pub fn capabilities(&self) -> PortCapabilities {
+        PortCapabilities::from_bits_retain(self.raw.port_cap_flags)
+    }
+
+    /// What else it can do.
+    pub fn capabilities2(&self) -> PortCapabilities2 {
+        PortCapabilities2::from_bits_retain(self.raw.port_cap_flags2)
+    }
+
+    /// What it asks of its users.
+    pub fn flags(&self) -> PortFlags {
+        PortFlags::from_bits_retain(self.raw.flags)
     }
 
     /// How many entries its GID table has room for.
@@ -60,6 +116,52 @@ impl PortAttributes {
     /// The local identifier; 0 on Ethernet.
     pub fn lid(&self) -> u16 {
         self.raw.lid
+    }
+
+    /// All local identifiers that lead to it: `1 << lmc` of them.
+    #[doc(alias = "lmc")]
+    pub fn lids(&self) -> RangeInclusive<u16> {
+        let below = (1_u16 << (self.raw.lmc & 0x7)) - 1;
+        self.raw.lid..=self.raw.lid | below
+    }
+
+    /// The local identifier of the subnet manager; 0 on Ethernet.
+    pub fn subnet_manager_lid(&self) -> u16 {
+        self.raw.sm_lid
+    }
+
+    /// The service level to reach the subnet manager with.
+    pub fn subnet_manager_service_level(&self) -> u8 {
+        self.raw.sm_sl
+    }
+
+    /// How long a packet takes through the subnet at most.
+    pub fn subnet_timeout(&self) -> Duration {
+        four_microseconds_to_the(self.raw.subnet_timeout)
+    }
+
+    /// How the subnet manager initialised it, as a raw value.
+    pub fn initialization_reply(&self) -> u8 {
+        self.raw.init_type_reply
+    }
+
+    /// How many virtual lanes it has for data, 15 at most.
+    pub fn virtual_lanes(&self) -> Option<u8> {
+        Some(match self.raw.max_vl_num {
+            lanes @ 1..=4 => 1 << (lanes - 1),
+            5 => 15,
+            _ => return None,
+        })
+    }
+
+    /// How many packets came with a wrong P_Key.
+    pub fn bad_pkeys(&self) -> u32 {
+        self.raw.bad_pkey_cntr
+    }
+
+    /// How many packets came with a wrong Q_Key.
+    pub fn bad_qkeys(&self) -> u32 {
+        self.raw.qkey_viol_cntr
     }
 
     /// The C struct.
@@ -209,6 +311,32 @@ impl fmt::Display for Mtu {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let raw = sys::ibv_port_attr {
+            active_speed: 128,
+            active_width: 2,
+            lid: 0x40,
+            lmc: 3,
+            max_vl_num: 5,
+            ..Default::default()
+        };
+        let port = PortAttributes::new(1, raw);
+        assert_eq!(port.megabits_per_second(), Some(400_000));
+        assert_eq!(
+            port.with_speed(LinkSpeed::Xdr).megabits_per_second(),
+            Some(800_000)
+        );
+        assert_eq!(port.lids(), 0x40..=0x47);
+        assert_eq!(port.virtual_lanes(), Some(15));
+        let port = PortAttributes::new(1, sys::ibv_port_attr::default());
+        assert_eq!(
+            (port.virtual_lanes(), port.megabits_per_second()),
+            (None, None)
+        );
+        assert_eq!(port.lids(), 0..=0);
+    }
 
     #[test]
     fn mtus_have_the_headers_values() {

@@ -1,13 +1,13 @@
 //! An open device.
 
 use std::fmt;
-use std::mem;
-use std::os::fd::RawFd;
-use std::ptr::NonNull;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::ptr::{self, NonNull};
 
 use ibverbs_sys as sys;
 
-use super::device::DeviceHandle;
+use super::device::{DeviceHandle, device_list};
+use crate::context::Context;
 use crate::error::{Errno, Error, Result};
 
 /// Owner of an `ibv_context`.
@@ -49,6 +49,37 @@ impl ContextHandle {
         })
     }
 
+    /// Takes over a context that somebody else opened.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownDevice`] if its device is not in the list any more: the context stays the
+    /// caller's.
+    ///
+    /// # Safety
+    ///
+    /// The context is open, and nobody else closes it.
+    unsafe fn adopt(raw: NonNull<sys::ibv_context>) -> Result<Self> {
+        // SAFETY: the context is open, the caller's promise; the field never changes.
+        let device = unsafe { (*raw.as_ptr()).device };
+        // The context keeps the device valid only as long as it is open. A list keeps it longer,
+        // and has the same device as long as that is there.
+        let devices = device_list()?;
+        let Some(device) = devices.iter().find(|known| known.as_raw() == device) else {
+            // SAFETY: the device of an open context is valid.
+            let name = unsafe { super::device::name_of(device) };
+            return Err(Error::UnknownDevice {
+                name,
+                available: devices.iter().map(DeviceHandle::name).collect(),
+            });
+        };
+        Ok(Self {
+            raw,
+            device: device.clone(),
+            name: device.name(),
+        })
+    }
+
     pub(crate) fn as_raw(&self) -> *mut sys::ibv_context {
         self.raw.as_ptr()
     }
@@ -73,18 +104,80 @@ impl ContextHandle {
         unsafe { (*self.raw.as_ptr()).async_fd }
     }
 
+    pub(crate) fn async_borrowed_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open until the context is closed, which outlives the borrow.
+        unsafe { BorrowedFd::borrow_raw(self.async_fd()) }
+    }
+
+    /// How many completion vectors there are.
+    pub(crate) fn completion_vectors(&self) -> u32 {
+        // SAFETY: the context is open; the field is set at opening and never changes.
+        let count = unsafe { (*self.raw.as_ptr()).num_comp_vectors };
+        u32::try_from(count).unwrap_or(0)
+    }
+
     pub(crate) fn query_device(&self) -> Result<sys::ibv_device_attr> {
-        // SAFETY: all-zero bytes are a valid value of this plain C struct.
-        let mut attributes: sys::ibv_device_attr = unsafe { mem::zeroed() };
+        let mut attributes = sys::ibv_device_attr::default();
         // SAFETY: the context is open and `attributes` is a valid place for the answer.
         let errno = unsafe { sys::ibv_query_device(self.raw.as_ptr(), &mut attributes) };
         self.checked("ibv_query_device", errno)?;
         Ok(attributes)
     }
 
+    pub(crate) fn query_device_ex(&self) -> Result<sys::ibv_device_attr_ex> {
+        let mut attributes = sys::ibv_device_attr_ex::default();
+        // SAFETY: the context is open and `attributes` is a valid place for the answer; no input
+        // asks for what is usual.
+        let errno =
+            unsafe { sys::ibv_query_device_ex(self.raw.as_ptr(), ptr::null(), &mut attributes) };
+        self.checked("ibv_query_device_ex", errno)?;
+        Ok(attributes)
+    }
+
+    /// The ticks that the device's clock shows.
+    pub(crate) fn query_clock(&self) -> Result<u64> {
+        let mut values = sys::ibv_values_ex {
+            comp_mask: sys::ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0,
+            ..Default::default()
+        };
+        // SAFETY: the context is open and `values` is a valid place for the answer.
+        let errno = unsafe { sys::ibv_query_rt_values_ex(self.raw.as_ptr(), &mut values) };
+        self.checked("ibv_query_rt_values_ex", errno)?;
+        // Drivers put the whole count of ticks into the nanoseconds.
+        let (high, low) = (values.raw_clock.tv_sec, values.raw_clock.tv_nsec);
+        Ok((high.cast_unsigned())
+            .wrapping_mul(1_000_000_000)
+            .wrapping_add(low.cast_unsigned()))
+    }
+
+    /// An entry of a port's P_Key table, in host byte order.
+    pub(crate) fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
+        let mut key = 0;
+        // SAFETY: the context is open and `key` is a valid place for the answer.
+        let failed =
+            unsafe { sys::ibv_query_pkey(self.raw.as_ptr(), port, index.into(), &mut key) };
+        if failed != 0 {
+            let object = format!("device {} port {port} P_Key index {index}", self.name);
+            return Err(Error::verb("ibv_query_pkey", object, positive(failed)));
+        }
+        Ok(u16::from_be(key))
+    }
+
+    /// An entry of a port's GID table.
+    pub(crate) fn query_gid(&self, port: u8, index: u32) -> Result<sys::ibv_gid_entry> {
+        let mut entry = sys::ibv_gid_entry::default();
+        // SAFETY: the context is open and `entry` is a valid place for the answer.
+        let errno =
+            unsafe { sys::ibv_query_gid_ex(self.raw.as_ptr(), port.into(), index, &mut entry, 0) };
+        if errno != 0 {
+            let object = format!("device {} port {port} GID index {index}", self.name);
+            return Err(Error::verb("ibv_query_gid_ex", object, positive(errno)));
+        }
+        Ok(entry)
+    }
+
     pub(crate) fn query_port(&self, port: u8) -> Result<sys::ibv_port_attr> {
-        // SAFETY: all-zero bytes are a valid value of this plain C struct.
-        let mut attributes: sys::ibv_port_attr = unsafe { mem::zeroed() };
+        let mut attributes = sys::ibv_port_attr::default();
         // SAFETY: the context is open and `attributes` is a valid place for the answer.
         let errno = unsafe { sys::ibv_query_port(self.raw.as_ptr(), port, &mut attributes) };
         if errno != 0 {
@@ -96,8 +189,7 @@ impl ContextHandle {
 
     /// All valid entries of all ports' GID tables; `limit` bounds their number.
     pub(crate) fn query_gid_table(&self, limit: usize) -> Result<Vec<sys::ibv_gid_entry>> {
-        // SAFETY: all-zero bytes are a valid value of this plain C struct.
-        let mut entries: Vec<sys::ibv_gid_entry> = vec![unsafe { mem::zeroed() }; limit];
+        let mut entries = vec![sys::ibv_gid_entry::default(); limit];
         // SAFETY: the context is open and `entries` has room for `limit` entries.
         let count = unsafe {
             sys::ibv_query_gid_table(self.raw.as_ptr(), entries.as_mut_ptr(), limit as _, 0)
@@ -138,9 +230,22 @@ pub(super) fn positive(returned: i32) -> Errno {
     }
 }
 
-/// Port attributes with every field zero, for tests of what is made of them.
-#[cfg(test)]
-pub(crate) fn empty_port() -> sys::ibv_port_attr {
-    // SAFETY: all-zero bytes are a valid value of this plain C struct.
-    unsafe { mem::zeroed() }
+impl Context {
+    /// Takes over a context that somebody else opened, for example a vendor's extension: it is
+    /// closed when the last handle of it and of everything made from it is gone.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownDevice`] if its device is not there any more, and the verb's of the device
+    /// list. The context is the caller's as before, then.
+    ///
+    /// # Safety
+    ///
+    /// The context is open, and nobody else closes it.
+    #[doc(alias = "ibv_open_device")]
+    pub unsafe fn from_raw(raw: NonNull<sys::ibv_context>) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { ContextHandle::adopt(raw) }?;
+        Ok(Self::from_handle(handle))
+    }
 }

@@ -1,7 +1,9 @@
 //! The device list.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -79,9 +81,8 @@ impl DeviceHandle {
     }
 
     pub(crate) fn name(&self) -> String {
-        // SAFETY: the device is valid (kept by the list); the name is a NUL-terminated array in it.
-        let name = unsafe { CStr::from_ptr(sys::ibv_get_device_name(self.raw.as_ptr())) };
-        name.to_string_lossy().into_owned()
+        // SAFETY: the device is valid (kept by the list).
+        unsafe { name_of(self.raw.as_ptr()) }
     }
 
     /// The node GUID in host byte order.
@@ -90,9 +91,52 @@ impl DeviceHandle {
         u64::from_be(unsafe { sys::ibv_get_device_guid(self.raw.as_ptr()) })
     }
 
+    /// The kernel's number of it.
+    pub(crate) fn index(&self) -> Option<u32> {
+        // SAFETY: the device is valid (kept by the list).
+        u32::try_from(unsafe { sys::ibv_get_device_index(self.raw.as_ptr()) }).ok()
+    }
+
+    /// Where the kernel has its files; empty of one that is not the kernel's.
+    pub(crate) fn path(&self) -> PathBuf {
+        // SAFETY: the device is valid (kept by the list); the path is a NUL-terminated array in it.
+        let path = unsafe { CStr::from_ptr((&raw const (*self.raw.as_ptr()).ibdev_path).cast()) };
+        PathBuf::from(OsStr::from_bytes(path.to_bytes()))
+    }
+
+    /// The kind of node as the raw value of `ibv_node_type`.
+    pub(crate) fn node_type(&self) -> sys::ibv_node_type {
+        // SAFETY: the device is valid (kept by the list), so the field can be read.
+        unsafe { (*self.raw.as_ptr()).node_type }
+    }
+
     /// The transport as the raw value of `ibv_transport_type`.
     pub(crate) fn transport(&self) -> sys::ibv_transport_type {
         // SAFETY: the device is valid (kept by the list), so the field can be read.
         unsafe { (*self.raw.as_ptr()).transport_type }
     }
+}
+
+/// A device's name.
+///
+/// # Safety
+///
+/// The device is valid: kept by a list, or by an open context.
+pub(super) unsafe fn name_of(device: *mut sys::ibv_device) -> String {
+    // SAFETY: the device is valid, the caller's promise; the name is a NUL-terminated array in it.
+    let name = unsafe { CStr::from_ptr(sys::ibv_get_device_name(device)) };
+    name.to_string_lossy().into_owned()
+}
+
+/// The name of a network interface of this process's network namespace.
+pub(crate) fn interface_name(index: u32) -> Option<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: there is room for the longest name and its end.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: the call wrote a NUL-terminated name.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    Some(name.to_string_lossy().into_owned())
 }

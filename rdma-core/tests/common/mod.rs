@@ -4,6 +4,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod program;
+
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,85 @@
+//! Everything about a device, as people know it from `ibv_devinfo`.
+
+mod display;
+mod names;
+
+use super::{Device, ExtendedDeviceAttributes, GidEntry, PortAttributes};
+use crate::context::Context;
+use crate::error::{Error, Result};
+
+/// Everything about a device at one moment, from [`Context::info`].
+///
+/// Its `Display` is, to the byte, what the C program `ibv_devinfo` of rdma-core 44 prints for the
+/// device, and with `{:#}` what `ibv_devinfo -v` does.
+///
+/// ```
+/// let context = rdma_core::Context::open_default()?;
+/// let info = context.info()?;
+/// print!("{info:#}");
+/// assert!(info.to_string().starts_with(&format!("hca_id:\t{}\n", context.name())));
+/// # Ok::<(), rdma_core::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// The device.
+    pub device: Device,
+    /// What it can do.
+    pub attributes: ExtendedDeviceAttributes,
+    /// The vendor's name for the board.
+    pub board_id: Option<String>,
+    /// How many completion vectors it has.
+    pub completion_vectors: u32,
+    /// Its ports.
+    pub ports: Vec<PortInfo>,
+}
+
+/// Everything about a port at one moment.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PortInfo {
+    /// What it is and does.
+    pub attributes: PortAttributes,
+    /// The valid entries of its GID table, in the table's order.
+    pub gids: Vec<GidEntry>,
+}
+
+impl DeviceInfo {
+    pub(crate) fn new(context: &Context) -> Result<Self> {
+        let device = context.device();
+        let mut gids = context.gids()?;
+        gids.sort_by_key(|entry| entry.index);
+        let of_port = |attributes: PortAttributes| PortInfo {
+            attributes,
+            gids: gids
+                .iter()
+                .filter(|entry| entry.port == attributes.number())
+                .copied()
+                .collect(),
+        };
+        Ok(Self {
+            attributes: context.extended_attributes()?,
+            board_id: device.board_id(),
+            completion_vectors: context.completion_vectors(),
+            ports: context.ports()?.into_iter().map(of_port).collect(),
+            device,
+        })
+    }
+
+    /// The same with only one port, as `ibv_devinfo -i PORT` shows it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`] if there is none of this number.
+    pub fn only_port(mut self, number: u8) -> Result<Self> {
+        self.ports.retain(|port| port.attributes.number() == number);
+        if self.ports.is_empty() {
+            return Err(Error::UnknownPort {
+                device: self.device.name(),
+                port: number,
+                ports: self.attributes.ports(),
+            });
+        }
+        Ok(self)
+    }
+}

@@ -1,0 +1,44 @@
+//! What the kernel tells of a device in files only.
+
+use std::fs;
+use std::path::Path;
+
+/// The text of a file in a device's directory, without its last line's end; `None` where there is no such file
+/// or nothing in it.
+pub(super) fn text(directory: &Path, file: &str) -> Option<String> {
+    if directory.as_os_str().is_empty() {
+        return None;
+    }
+    let text = fs::read(directory.join(file)).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// The name of a link's speed at the end of the text that the kernel tells its rate with:
+/// `800 Gb/sec (4X XDR)`.
+pub(crate) fn speed_of_rate(rate: &str) -> Option<&str> {
+    let (_, inside) = rate.split_once('(')?;
+    let (_, name) = inside.strip_suffix(')')?.split_once(' ')?;
+    Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_speed_s_name_is_found() {
+        assert_eq!(speed_of_rate("800 Gb/sec (4X XDR)"), Some("XDR"));
+        assert_eq!(speed_of_rate("2.5 Gb/sec (1X SDR)"), Some("SDR"));
+        assert_eq!(speed_of_rate("10 Gb/sec (4X)"), None);
+        assert_eq!(speed_of_rate(""), None);
+    }
+
+    #[test]
+    fn what_is_not_there_is_none() {
+        assert_eq!(text(Path::new(""), "proc"), None);
+        assert_eq!(text(Path::new("/proc/self"), "no such file"), None);
+        assert!(text(Path::new("/proc/self"), "comm").is_some());
+    }
+}

@@ -1,0 +1,136 @@
+//! Asynchronous events of a device.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Instant;
+
+use ibverbs_sys as sys;
+use sys::ibv_event_type as Kind;
+
+use super::context::ContextHandle;
+use crate::error::{Errno, Error, Result};
+
+/// An event that was taken and acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RawEvent {
+    /// What happened.
+    pub(crate) kind: sys::ibv_event_type,
+    /// Whom it is about: a queue pair's or work queue's number, the context value of a completion
+    /// queue or shared receive queue, a port's number; 0 for the device.
+    pub(crate) about: u64,
+}
+
+impl ContextHandle {
+    /// Makes the descriptor of events non-blocking, for good.
+    pub(crate) fn set_async_nonblocking(&self) -> Result<()> {
+        let fd = self.async_fd();
+        // SAFETY: reads and sets the status flags of a descriptor that is this context's.
+        let failed = unsafe {
+            let flags = libc::fcntl(fd, libc::F_GETFL);
+            flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) < 0
+        };
+        if failed {
+            return Err(Error::verb("fcntl", self.describe(), Errno::last()));
+        }
+        Ok(())
+    }
+
+    /// Takes the next event and acknowledges it; `None` if there is none now. The descriptor must
+    /// be non-blocking.
+    pub(crate) fn take_event(&self) -> Result<Option<RawEvent>> {
+        let mut event = sys::ibv_async_event::default();
+        // SAFETY: the context is open and `event` is a valid place for the event.
+        while unsafe { sys::ibv_get_async_event(self.as_raw(), &mut event) } != 0 {
+            match Errno::last() {
+                Errno(libc::EINTR) => {}
+                Errno(libc::EAGAIN) => return Ok(None),
+                errno => {
+                    return Err(Error::verb("ibv_get_async_event", self.describe(), errno));
+                }
+            }
+        }
+        // SAFETY: the event was just taken and is not acknowledged.
+        let about = unsafe { about(&event) };
+        // SAFETY: the event was taken above, and is acknowledged once.
+        unsafe { sys::ibv_ack_async_event(&mut event) };
+        Ok(Some(RawEvent {
+            kind: event.event_type,
+            about,
+        }))
+    }
+
+    /// Waits until an event is there, or until `deadline`; tells which.
+    pub(crate) fn wait_event(&self, deadline: Option<Instant>) -> Result<bool> {
+        wait_readable(self.async_borrowed_fd(), deadline)
+            .map_err(|errno| Error::verb("poll", self.describe(), errno))
+    }
+}
+
+/// Whom an event is about.
+///
+/// # Safety
+///
+/// The event was taken and is not acknowledged.
+unsafe fn about(event: &sys::ibv_async_event) -> u64 {
+    // SAFETY: which of the pointers the element is follows from the kind (man page of
+    // ibv_get_async_event), and the object is there: its destruction waits for the
+    // acknowledgement. All bytes are zero of an element that the library did not write.
+    unsafe {
+        match event.event_type {
+            Kind::IBV_EVENT_QP_FATAL
+            | Kind::IBV_EVENT_QP_REQ_ERR
+            | Kind::IBV_EVENT_QP_ACCESS_ERR
+            | Kind::IBV_EVENT_COMM_EST
+            | Kind::IBV_EVENT_SQ_DRAINED
+            | Kind::IBV_EVENT_PATH_MIG
+            | Kind::IBV_EVENT_PATH_MIG_ERR
+            | Kind::IBV_EVENT_QP_LAST_WQE_REACHED => (*event.element.qp).qp_num.into(),
+            Kind::IBV_EVENT_CQ_ERR => (*event.element.cq).cq_context.addr() as u64,
+            Kind::IBV_EVENT_SRQ_ERR | Kind::IBV_EVENT_SRQ_LIMIT_REACHED => {
+                (*event.element.srq).srq_context.addr() as u64
+            }
+            Kind::IBV_EVENT_WQ_FATAL => (*event.element.wq).wq_num.into(),
+            Kind::IBV_EVENT_PORT_ACTIVE
+            | Kind::IBV_EVENT_PORT_ERR
+            | Kind::IBV_EVENT_LID_CHANGE
+            | Kind::IBV_EVENT_PKEY_CHANGE
+            | Kind::IBV_EVENT_SM_CHANGE
+            | Kind::IBV_EVENT_CLIENT_REREGISTER
+            | Kind::IBV_EVENT_GID_CHANGE
+            | DEVICE_SPEED_CHANGE => u64::try_from(event.element.port_num).unwrap_or(0),
+            _ => 0,
+        }
+    }
+}
+
+/// `IBV_EVENT_DEVICE_SPEED_CHANGE` of newer headers, about a port.
+pub(crate) const DEVICE_SPEED_CHANGE: Kind = Kind(20);
+
+/// Waits until a descriptor is readable, or until `deadline`; tells which.
+fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> Result<bool, Errno> {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    loop {
+        let (milliseconds, last) = match deadline {
+            None => (-1, false),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                // Rounded up: a wait of less than a millisecond must not become a spin.
+                let left = left.as_micros().div_ceil(1000);
+                i32::try_from(left).map_or((i32::MAX, false), |left| (left, true))
+            }
+        };
+        // SAFETY: `poll` is one valid entry.
+        match unsafe { libc::poll(&mut poll, 1, milliseconds) } {
+            0 if last => return Ok(false),
+            0 => {}
+            ready if ready > 0 => return Ok(true),
+            _ => match Errno::last() {
+                Errno(libc::EINTR) => {}
+                errno => return Err(errno),
+            },
+        }
+    }
+}

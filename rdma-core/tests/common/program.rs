@@ -1,0 +1,27 @@
+//! C programs on the device under test.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+use rdma_core::Context;
+
+/// Lets a C program see the device under test: the user-space one by preloading its library, which
+/// is built along with the tests; the kernel's it sees anyway.
+#[track_caller]
+pub(crate) fn with_device<'a>(command: &'a mut Command, context: &Context) -> &'a mut Command {
+    if context.device().is_emulated() {
+        command.env("LD_PRELOAD", library());
+    }
+    command
+}
+
+#[track_caller]
+fn library() -> PathBuf {
+    let test = env::current_exe().expect("the path of this program");
+    let beside = test
+        .ancestors()
+        .map(|directory| directory.join("libsoftroce.so"));
+    let library = beside.into_iter().find(|library| library.is_file());
+    library.expect("libsoftroce.so is beside this program, as cargo builds both")
+}

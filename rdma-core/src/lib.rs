@@ -114,10 +114,11 @@ pub use device::{
 pub use error::{Errno, Error, Result};
 pub use event::{AsyncEvent, AsyncEventObject, AsyncEvents};
 pub use memory::{
-    AccessFlags, Buffer, BufferSlice, BufferSliceMut, Claim, DetachedMemory, ExposedMemory,
-    FrozenBuffer, Gather, HostMemory, HostMemoryBuilder, HugePages, Left, LentMemory, Pages, Part,
-    ReadClaim, Registration, RemoteMemory, ReregisterError, Reregistered, Reregistration, Scatter,
-    SharedBuffer, StableMemory, StableMemoryMut, WriteClaim,
+    AccessFlags, Buffer, BufferSlice, BufferSliceMut, Claim, DetachedMemory, DeviceMemory,
+    ExposedMemory, ForkStatus, FrozenBuffer, Gather, HostMemory, HostMemoryBuilder, HugePages,
+    Left, LentMemory, Pages, Part, Prefetch, ReadClaim, Registration, RemoteMemory,
+    ReregisterError, Reregistered, Reregistration, Scatter, SharedBuffer, StableMemory,
+    StableMemoryMut, UnmappedRegion, WriteClaim, fork_init, fork_status,
 };
 pub use protection_domain::{ProtectionDomain, ThreadDomain};
 pub use queue_pair::{

@@ -1,5 +1,6 @@
 //! Objects of this crate made of C's, and other promises that only the program can make.
 
+use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -7,13 +8,15 @@ use std::sync::Arc;
 use ibverbs_sys as sys;
 
 use super::allocation::Allocation;
+use super::device_memory::DeviceMemoryHandle;
 use super::owner::{Backing, StableMemoryMut};
 use super::protection_domain::{ProtectionDomainHandle, ThreadDomainHandle};
 use super::region::{RawRegion, RegionHandle, Registering};
 use super::span::Span;
+use super::unmapped::UnmappedHandle;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::memory::{AccessFlags, Buffer, HostMemory};
+use crate::memory::{AccessFlags, Buffer, DeviceMemory, HostMemory, UnmappedRegion};
 use crate::protection_domain::{ProtectionDomain, ThreadDomain};
 
 impl HostMemory {
@@ -135,5 +138,57 @@ impl ThreadDomain {
     pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_td) -> Self {
         let raw = NonNull::new(raw).expect("a thread domain");
         Self::of(ThreadDomainHandle::adopt(Arc::clone(context.handle()), raw))
+    }
+}
+
+impl DeviceMemory {
+    /// Takes over `len` bytes of device memory, which are freed by `ibv_free_dm`.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is device memory of `context` with at least so many bytes, which nobody else frees.
+    ///
+    /// # Panics
+    ///
+    /// If `raw` is null.
+    #[doc(alias = "ibv_dm")]
+    pub unsafe fn from_raw(context: &Context, raw: *mut sys::ibv_dm, len: usize) -> Self {
+        let raw = NonNull::new(raw).expect("device memory");
+        let context = Arc::clone(context.handle());
+        Self::of(DeviceMemoryHandle::adopt(context, raw, len))
+    }
+}
+
+impl UnmappedRegion {
+    /// Takes over a region that a vendor's extension made, which is deregistered by `ibv_dereg_mr`:
+    /// `len` bytes that requests count from `first`, with what `access` says. `keep` is kept until
+    /// after the deregistration.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a memory region of `domain` that nobody else deregisters. For as long as `keep` is
+    /// kept, all that the region reaches is memory that no Rust reference is to.
+    ///
+    /// # Panics
+    ///
+    /// If `raw` is null.
+    #[doc(alias = "ibv_mr")]
+    pub unsafe fn from_raw(
+        domain: &ProtectionDomain,
+        raw: *mut sys::ibv_mr,
+        first: u64,
+        len: u64,
+        access: AccessFlags,
+        keep: impl Any + Send + Sync,
+    ) -> Self {
+        // SAFETY: the caller vouches for the region.
+        let raw = unsafe { RawRegion::new(Arc::clone(domain.handle()), raw) };
+        let raw = raw.expect("a memory region");
+        Self::new(UnmappedHandle::adopt(
+            raw,
+            (first, len),
+            access,
+            Arc::new(keep),
+        ))
     }
 }

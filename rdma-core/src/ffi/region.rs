@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use ibverbs_sys as sys;
 
-use super::context::positive;
+use super::context::{ContextHandle, positive};
 use super::owner::Backing;
 use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
@@ -60,7 +60,7 @@ impl RawRegion {
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::ibv_mr {
-        self.raw.map_or(std::ptr::null_mut(), NonNull::as_ptr)
+        self.raw.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
     #[inline]
@@ -181,12 +181,7 @@ impl RegionHandle {
         // SAFETY: the verb made the region just now, or gave null.
         let Some(raw) = (unsafe { RawRegion::new(Arc::clone(&domain), raw) }) else {
             let errno = Errno::last();
-            let object = format!(
-                "{len} bytes with access {} on {}",
-                how.access,
-                domain.context().describe()
-            );
-            return Err(Error::verb(verb, object, errno));
+            return Err(refused(verb, errno, &domain, len, how.access));
         };
         Ok(Self {
             raw,
@@ -238,6 +233,12 @@ impl RegionHandle {
         (address as u64).wrapping_add(self.shift)
     }
 
+    /// Whether requests use the addresses of the process.
+    #[inline]
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.shift == 0
+    }
+
     /// Ends the device's access; may be tried again if it fails.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.raw.end()
@@ -270,6 +271,26 @@ impl RegionHandle {
     }
 }
 
+/// The error of a verb that registers `len` bytes.
+#[cold]
+pub(super) fn refused(
+    verb: &'static str,
+    errno: Errno,
+    domain: &ProtectionDomainHandle,
+    len: usize,
+    access: AccessFlags,
+) -> Error {
+    let context = domain.context();
+    if access.contains(AccessFlags::ON_DEMAND) && context.lacks_on_demand_paging() {
+        return Error::Unsupported {
+            what: "on-demand paging",
+            device: context.name().to_owned(),
+        };
+    }
+    let object = format!("{len} bytes with access {access} on {}", context.describe());
+    Error::verb(verb, object, errno)
+}
+
 /// Refuses what no device has to be asked about.
 pub(super) fn check(memory: &Backing, range: &Range<usize>, access: AccessFlags) -> Result<()> {
     if range.is_empty() {
@@ -290,5 +311,17 @@ impl Drop for RegionHandle {
             std::mem::forget(Arc::clone(&self.memory));
             tracing::error!(%error, "deregistration failed; the memory is leaked");
         }
+    }
+}
+
+impl ContextHandle {
+    /// Whether the device says that it has no on-demand paging. One that says nothing has none.
+    fn lacks_on_demand_paging(&self) -> bool {
+        let mut attributes = sys::ibv_device_attr_ex::default();
+        // SAFETY: the context is open and `attributes` is a valid place for the answer.
+        let errno =
+            unsafe { sys::ibv_query_device_ex(self.as_raw(), ptr::null(), &mut attributes) };
+        let has = sys::ibv_odp_general_caps::IBV_ODP_SUPPORT.0;
+        errno != 0 || attributes.odp_caps.general_caps & u64::from(has) == 0
     }
 }

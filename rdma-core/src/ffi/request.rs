@@ -25,6 +25,8 @@ pub(crate) struct ElementList {
     len: usize,
     /// How many bytes they have together.
     bytes: u64,
+    /// Whether this process can read them where the elements say.
+    is_mapped: bool,
 }
 
 impl ElementList {
@@ -34,7 +36,14 @@ impl ElementList {
             elements: [const { MaybeUninit::uninit() }; MAX_ELEMENTS],
             len: 0,
             bytes: 0,
+            is_mapped: true,
         }
+    }
+
+    /// Says that an address is none of this process, so that nobody copies from there.
+    #[inline]
+    pub(crate) fn forbid_inline(&mut self) {
+        self.is_mapped = false;
     }
 
     #[inline]
@@ -101,6 +110,10 @@ impl SendElements {
         list.checked(limits.send_elements)?;
         match request.operation() {
             Operation::Send { .. } | Operation::Write { .. } => {
+                if request.is_inline() && !list.is_mapped {
+                    let reason = "its memory has no address in this process, or another one there";
+                    return Err(Error::invalid("inline request", reason));
+                }
                 if request.is_inline() && list.bytes > u64::from(limits.inline_data) {
                     return Err(too_much_inline(list.bytes, limits.inline_data));
                 }

@@ -26,8 +26,7 @@ bitflags::bitflags! {
         const ZERO_BASED = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
         /// Pages are not pinned: the device faults them in when it needs them.
         ///
-        /// See [`Context::on_demand_paging`](crate::Context::on_demand_paging) for what a device can
-        /// do with such memory.
+        /// A device tells in its extended attributes what it can do with such memory.
         const ON_DEMAND = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
         /// The region is in huge pages throughout; for [`Self::ON_DEMAND`] regions.
         const HUGETLB = ibv_access_flags::IBV_ACCESS_HUGETLB.0;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::gather::{Elements, Gather, Scatter, out_of_range, sealed};
 use super::{AccessFlags, ExposedMemory};
 use crate::error::{Error, Result};
-use crate::ffi::{Exposed, RegionHandle, Span};
+use crate::ffi::{Exposed, RegionHandle, Registering, Span};
 
 /// Registered memory with one owner, which peers cannot reach.
 ///
@@ -105,14 +105,38 @@ impl Buffer {
     /// The buffer and why it could not be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub fn expose(self, access: AccessFlags) -> Result<ExposedMemory, (Self, Error)> {
+        self.grant(access, None)
+    }
+
+    /// Like [`Self::expose`], and peers call the first byte `address`, which is to have the same offset
+    /// in a page as the memory. With [`AccessFlags::ZERO_BASED`] they call it 0.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::expose`].
+    #[doc(alias = "ibv_reg_mr_iova")]
+    pub fn expose_at(
+        self,
+        access: AccessFlags,
+        address: u64,
+    ) -> Result<ExposedMemory, (Self, Error)> {
+        self.grant(access, Some(address))
+    }
+
+    fn grant(
+        self,
+        access: AccessFlags,
+        first: Option<u64>,
+    ) -> Result<ExposedMemory, (Self, Error)> {
         let base = self.span.region();
         let (domain, memory) = (Arc::clone(base.domain()), Arc::clone(base.memory()));
         let access = access | AccessFlags::LOCAL_WRITE;
+        let how = Registering { access, first };
         if self.is_empty() {
             let error = Error::invalid("memory to expose", "0 bytes cannot be registered");
             return Err((self, error));
         }
-        match RegionHandle::register(domain, memory, self.span.range(), access) {
+        match RegionHandle::register(domain, memory, self.span.range(), how) {
             Ok(lease) => Ok(ExposedMemory::new(Exposed::new(lease, self.span), access)),
             Err(error) => Err((self, error)),
         }
@@ -151,6 +175,11 @@ impl sealed::Contiguous for Buffer {
     #[inline]
     fn lkey(&self) -> u32 {
         self.span.region().lkey()
+    }
+
+    #[inline]
+    fn is_mapped(&self) -> bool {
+        self.span.region().is_mapped()
     }
 }
 

@@ -8,7 +8,7 @@ use super::buffer::resolve;
 use super::gather::{Elements, Gather, Scatter, out_of_range, sealed};
 use super::{AccessFlags, Buffer, RemoteMemory};
 use crate::error::{Error, Result};
-use crate::ffi::Exposed;
+use crate::ffi::{Exposed, RegionHandle};
 
 /// Memory, or a part of it, that peers can reach by RDMA for as long as it is exposed.
 ///
@@ -59,6 +59,10 @@ impl ExposedMemory {
     /// The C object of the registration that grants it, valid for as long as this.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mr {
         self.exposed.lease().as_raw()
+    }
+
+    pub(super) fn lease(&self) -> &RegionHandle {
+        self.exposed.lease()
     }
 
     /// What a peer needs to reach it.
@@ -232,6 +236,11 @@ impl sealed::Contiguous for ExposedMemory {
     #[inline]
     fn lkey(&self) -> u32 {
         self.exposed.lease().lkey()
+    }
+
+    #[inline]
+    fn is_mapped(&self) -> bool {
+        self.exposed.lease().is_mapped()
     }
 }
 

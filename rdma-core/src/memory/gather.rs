@@ -19,6 +19,8 @@ pub(crate) mod sealed {
         fn size(&self) -> usize;
         /// The local key of its registration.
         fn lkey(&self) -> u32;
+        /// Whether the address is one of this process, which reads there to copy inline data.
+        fn is_mapped(&self) -> bool;
     }
 }
 
@@ -41,13 +43,19 @@ impl<'a> Elements<'a> {
 
     #[inline]
     pub(crate) fn push(&mut self, memory: &impl Contiguous) {
+        if !memory.is_mapped() {
+            self.0.forbid_inline();
+        }
         self.0.push(memory.address(), memory.size(), memory.lkey());
     }
 
     #[inline]
     pub(crate) fn push_range(&mut self, memory: &impl Contiguous, range: &Range<usize>) {
+        if !memory.is_mapped() {
+            self.0.forbid_inline();
+        }
         self.0.push(
-            memory.address() + range.start as u64,
+            memory.address().wrapping_add(range.start as u64),
             range.len(),
             memory.lkey(),
         );

@@ -15,9 +15,12 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod advice;
 mod buffer;
 mod detached;
+mod device_memory;
 mod exposed;
+mod fork;
 mod gather;
 mod host;
 mod lent;
@@ -26,12 +29,16 @@ mod remote;
 mod reregister;
 mod shared;
 mod slice;
+mod unmapped;
 
 pub use crate::ffi::{StableMemory, StableMemoryMut};
 pub use access::AccessFlags;
+pub use advice::Prefetch;
 pub use buffer::{Buffer, FrozenBuffer};
 pub use detached::DetachedMemory;
+pub use device_memory::DeviceMemory;
 pub use exposed::ExposedMemory;
+pub use fork::{ForkStatus, fork_init, fork_status};
 pub use gather::{Elements, Gather, Part, Scatter};
 pub use host::{HostMemory, HostMemoryBuilder, HugePages, Pages};
 pub use lent::LentMemory;
@@ -40,3 +47,4 @@ pub use remote::RemoteMemory;
 pub use reregister::{Left, ReregisterError, Reregistered, Reregistration};
 pub use shared::{Claim, ReadClaim, SharedBuffer, WriteClaim};
 pub use slice::{BufferSlice, BufferSliceMut};
+pub use unmapped::UnmappedRegion;

@@ -273,4 +273,9 @@ impl sealed::Contiguous for Span {
     fn lkey(&self) -> u32 {
         self.region().lkey()
     }
+
+    #[inline]
+    fn is_mapped(&self) -> bool {
+        self.region().is_mapped()
+    }
 }

@@ -306,6 +306,11 @@ impl sealed::Contiguous for BufferSlice<'_> {
     fn lkey(&self) -> u32 {
         self.memory.lkey()
     }
+
+    #[inline]
+    fn is_mapped(&self) -> bool {
+        self.memory.address() == self.as_ptr() as u64
+    }
 }
 
 impl Gather for BufferSlice<'_> {
@@ -331,6 +336,11 @@ impl sealed::Contiguous for BufferSliceMut<'_> {
     #[inline]
     fn lkey(&self) -> u32 {
         self.memory.lkey()
+    }
+
+    #[inline]
+    fn is_mapped(&self) -> bool {
+        self.memory.address() == self.as_ptr() as u64
     }
 }
 

@@ -1,0 +1,170 @@
+//! Regions of memory that is not the process's.
+
+use std::any::Any;
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use ibverbs_sys as sys;
+
+use super::device_memory::DeviceMemoryHandle;
+use super::protection_domain::ProtectionDomainHandle;
+use super::region::RawRegion;
+use crate::error::{Errno, Error, Result};
+use crate::memory::AccessFlags;
+
+/// Owner of an `ibv_mr` over memory that no Rust reference can be to.
+pub(crate) struct UnmappedHandle {
+    raw: RawRegion,
+    /// What requests call the first byte.
+    first: u64,
+    len: u64,
+    access: AccessFlags,
+    /// What the memory is of; dropped after the deregistration.
+    keep: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for UnmappedHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnmappedHandle")
+            .field("raw", &self.raw)
+            .field("first", &format_args!("{:#x}", self.first))
+            .field("len", &self.len)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}
+
+impl UnmappedHandle {
+    /// A region that reads as zeroes and forgets what is written.
+    pub(crate) fn null(domain: Arc<ProtectionDomainHandle>) -> Result<Self> {
+        // SAFETY: the domain is valid for as long as its handle.
+        let raw = unsafe { sys::ibv_alloc_null_mr(domain.as_raw()) };
+        // SAFETY: the verb made the region just now, or gave null.
+        let made = unsafe { RawRegion::new(Arc::clone(&domain), raw) };
+        Ok(Self {
+            raw: made.ok_or_else(|| failed("ibv_alloc_null_mr", &domain, String::new()))?,
+            first: 0,
+            len: u64::MAX,
+            access: AccessFlags::LOCAL_WRITE,
+            keep: None,
+        })
+    }
+
+    /// A region of device memory; the range was checked to lie inside.
+    pub(crate) fn of_device(
+        domain: Arc<ProtectionDomainHandle>,
+        memory: Arc<DeviceMemoryHandle>,
+        (offset, len): (u64, usize),
+        access: AccessFlags,
+    ) -> Result<Self> {
+        let access = access | AccessFlags::ZERO_BASED;
+        // SAFETY: the domain is valid for as long as its handle, and the memory until after the
+        // deregistration, since the new handle keeps it. The device's own memory holds no Rust value.
+        let raw = unsafe {
+            let (pd, dm) = (domain.as_raw(), memory.as_raw());
+            sys::ibv_reg_dm_mr(pd, dm, offset, len as _, access.bits())
+        };
+        // SAFETY: the verb made the region just now, or gave null.
+        let made = unsafe { RawRegion::new(Arc::clone(&domain), raw) };
+        let what = || format!("{len} bytes of device memory with access {access}");
+        Ok(Self {
+            raw: made.ok_or_else(|| failed("ibv_reg_dm_mr", &domain, what()))?,
+            first: 0,
+            len: len as u64,
+            access,
+            keep: Some(memory),
+        })
+    }
+
+    /// A region of the buffer behind a file descriptor.
+    pub(crate) fn of_buffer(
+        domain: Arc<ProtectionDomainHandle>,
+        buffer: BorrowedFd<'_>,
+        (offset, len): (u64, usize),
+        first: u64,
+        access: AccessFlags,
+    ) -> Result<Self> {
+        // SAFETY: the domain is valid for as long as its handle. The kernel keeps the buffer; that it
+        // is not memory which this process has references to is for those to see to who map it.
+        let raw = unsafe {
+            let (pd, fd) = (domain.as_raw(), buffer.as_raw_fd());
+            let flags = access.bits().cast_signed();
+            sys::ibv_reg_dmabuf_mr(pd, offset, len as _, first, fd, flags)
+        };
+        // SAFETY: the verb made the region just now, or gave null.
+        let made = unsafe { RawRegion::new(Arc::clone(&domain), raw) };
+        let what = || format!("{len} bytes of a dma-buf with access {access}");
+        Ok(Self {
+            raw: made.ok_or_else(|| failed("ibv_reg_dmabuf_mr", &domain, what()))?,
+            first,
+            len: len as u64,
+            access,
+            keep: None,
+        })
+    }
+
+    /// Takes over a region, which the caller vouches for.
+    pub(super) fn adopt(
+        raw: RawRegion,
+        (first, len): (u64, u64),
+        access: AccessFlags,
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self {
+            raw,
+            first,
+            len,
+            access,
+            keep: Some(keep),
+        }
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::ibv_mr {
+        self.raw.as_ptr()
+    }
+
+    #[inline]
+    pub(crate) fn lkey(&self) -> u32 {
+        self.raw.lkey()
+    }
+
+    pub(crate) fn rkey(&self) -> u32 {
+        self.raw.rkey()
+    }
+
+    #[inline]
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(crate) fn access(&self) -> AccessFlags {
+        self.access
+    }
+}
+
+#[cold]
+fn failed(verb: &'static str, domain: &ProtectionDomainHandle, what: String) -> Error {
+    let errno = Errno::last();
+    let device = domain.context().describe();
+    let object = if what.is_empty() {
+        device
+    } else {
+        format!("{what} on {device}")
+    };
+    Error::verb(verb, object, errno)
+}
+
+impl Drop for UnmappedHandle {
+    fn drop(&mut self) {
+        if let Err(error) = self.raw.end() {
+            // The device may still use the memory: it must never be given back.
+            std::mem::forget(self.keep.take());
+            tracing::error!(%error, "deregistration failed; the memory is leaked");
+        }
+    }
+}

@@ -37,6 +37,14 @@ impl Context {
         }
     }
 
+    /// The context of this handle, which others have too.
+    pub(crate) fn from_shared(handle: Arc<ContextHandle>) -> Self {
+        Self {
+            handle,
+            preferred_port: None,
+        }
+    }
+
     /// Opens the device of this name.
     ///
     /// # Errors

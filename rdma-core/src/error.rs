@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use crate::cm::ConnectionError;
+
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -148,6 +150,10 @@ pub enum Error {
         device: String,
     },
 
+    /// Two ends did not connect, or are connected no more.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+
     /// The memory can be read but not written by the device.
     #[error("read-only memory cannot be the destination of a receive, an RDMA read or an atomic")]
     NotWritable,
@@ -174,7 +180,7 @@ impl Error {
     /// Whether the device, or its driver, does not have what was asked for.
     pub fn is_unsupported(&self) -> bool {
         match self {
-            Self::Unsupported { .. } => true,
+            Self::Unsupported { .. } | Self::Connection(ConnectionError::NoManager { .. }) => true,
             Self::Verb { errno, .. } => matches!(errno.0, libc::EOPNOTSUPP | libc::ENOSYS),
             _ => false,
         }
@@ -197,6 +203,7 @@ impl From<Error> for io::Error {
             Error::QueueFull { .. } | Error::InUse { .. } => io::ErrorKind::WouldBlock,
             Error::NoUsablePort { .. } => io::ErrorKind::NetworkDown,
             Error::Unsupported { .. } => io::ErrorKind::Unsupported,
+            Error::Connection(error) => error.kind(),
             _ => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)
@@ -235,6 +242,12 @@ impl Errno {
             libc::EOPNOTSUPP => "EOPNOTSUPP",
             libc::ENETUNREACH => "ENETUNREACH",
             libc::ETIMEDOUT => "ETIMEDOUT",
+            libc::EADDRINUSE => "EADDRINUSE",
+            libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
+            libc::ECONNREFUSED => "ECONNREFUSED",
+            libc::ECONNRESET => "ECONNRESET",
+            libc::ENOTCONN => "ENOTCONN",
+            libc::ENXIO => "ENXIO",
             libc::EHOSTUNREACH => "EHOSTUNREACH",
             _ => return None,
         })
@@ -295,6 +308,18 @@ fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
         ("ibv_post_send" | "ibv_post_recv", libc::ENOMEM) => {
             "the queue is full: poll its completion queue"
         }
+        ("rdma_create_event_channel", libc::EACCES) => {
+            "/dev/infiniband/rdma_cm must be readable and writable for this user"
+        }
+        ("rdma_bind_addr" | "rdma_resolve_addr", libc::ENODEV | libc::EADDRNOTAVAIL) => {
+            "no RDMA device of this machine has that address, or a way to it"
+        }
+        ("rdma_bind_addr" | "rdma_listen", libc::EADDRINUSE) => "another program has this port",
+        (
+            "rdma_connect" | "rdma_accept" | "rdma_establish" | "rdma_disconnect"
+            | "rdma_resolve_route" | "rdma_resolve_addr" | "rdma_init_qp_attr",
+            libc::EINVAL | libc::ENOTCONN,
+        ) => "the connection is not in a state for this: the peer may have given it up meanwhile",
         (_, libc::EOPNOTSUPP | libc::ENOSYS) => "the device or its driver does not support this",
         (_, libc::EMFILE) => "too many open files: raise the limit with `ulimit -n`",
         _ => return None,

@@ -74,6 +74,7 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod cm;
 pub mod completion;
 mod context;
 pub mod device;
@@ -93,6 +94,12 @@ pub use address::{
     AddressHandle, AddressVector, Counter, Counters, DatagramHeader, Destination, EthernetMatch,
     Flow, FlowRule, GlobalRouteHeader, GroupMembership, Ipv4Header, Ipv4Match, Ipv6Match,
     PortMatch, multicast_gid,
+};
+pub use cm::{
+    AddressInfo, AddressQuery, Connection, ConnectionError, ConnectionEvent, ConnectionEventKind,
+    ConnectionId, ConnectionIdOption, ConnectionParameters, ConnectionRequest, ConnectionStep,
+    Connector, DatagramPeer, EventChannel, EventStatus, Incoming, Listener, ListenerBuilder,
+    MulticastMember, PeerParameters, PortSpace, PreparedConnection, RejectReason, ResolvedPeer,
 };
 pub use completion::{
     CompletionChannel, CompletionFields, CompletionQueue, CompletionQueueBuilder,

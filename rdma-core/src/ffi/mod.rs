@@ -10,6 +10,7 @@ mod advice;
 mod allocation;
 mod borrowed;
 mod channel;
+pub(crate) mod cm;
 mod completion_queue;
 mod completion_record;
 mod completion_session;

@@ -194,8 +194,26 @@ impl QueuePairBuilder {
     #[doc(alias = "ibv_create_qp")]
     #[doc(alias = "ibv_modify_qp")]
     pub fn build(self) -> Result<PreparedQueuePair> {
+        let address = self.domain.context().address(self.address)?;
+        let place = address.clone();
+        self.build_with(address, |handle, access| to_init(handle, &place, access))
+    }
+
+    pub(crate) fn domain(&self) -> &ProtectionDomain {
+        &self.domain
+    }
+
+    pub(crate) fn kind(&self) -> Transport {
+        self.kind
+    }
+
+    /// Makes the queue pair for the port and GID of `address`; `init` takes it from RESET to INIT.
+    pub(crate) fn build_with(
+        self,
+        address: LocalAddress,
+        init: impl FnOnce(&QueuePairHandle, AccessFlags) -> Result<()>,
+    ) -> Result<PreparedQueuePair> {
         let context = self.domain.context();
-        let address = context.address(self.address)?;
         let attributes = context.attributes()?;
         let kind = self.kind;
         let mut sizes = self.sizes;
@@ -234,7 +252,7 @@ impl QueuePairBuilder {
             source_number: None,
             segmentation_header: None,
         })?;
-        to_init(&handle, &address, self.access)?;
+        init(&handle, self.access)?;
         let local = Endpoint {
             queue_pair: handle.number(),
             packet_sequence: Endpoint::random_packet_sequence(),
@@ -331,6 +349,15 @@ impl PreparedQueuePair {
         }
         to_active(&self.handle, options)?;
         Ok(self.in_operation(None))
+    }
+
+    pub(crate) fn handle(&self) -> &QueuePairHandle {
+        &self.handle
+    }
+
+    /// It with these ends, for whoever brought it up.
+    pub(crate) fn in_operation_as(self, local: Endpoint, remote: Option<Endpoint>) -> QueuePair {
+        Self { local, ..self }.in_operation(remote)
     }
 
     fn in_operation(self, remote: Option<Endpoint>) -> QueuePair {

@@ -1,0 +1,254 @@
+//! Events of connections.
+
+use std::fmt;
+
+use ibverbs_sys::rdma_cm_event_type as raw_kind;
+
+use super::request::ConnectionRequest;
+use super::{ConnectionId, EventStatus, RejectReason};
+use crate::address::AddressVector;
+use crate::ffi::cm::{RawEvent, RawParameters};
+
+/// Something that happened to a connection identifier.
+///
+/// It is acknowledged already and holds nothing of librdmacm's.
+#[doc(alias = "rdma_cm_event")]
+#[derive(Debug)]
+pub struct ConnectionEvent {
+    /// The identifier that it happened to: of a [request](ConnectionEventKind::ConnectRequest), the
+    /// listening one.
+    pub id: ConnectionId,
+    /// What happened.
+    pub kind: ConnectionEventKind,
+}
+
+/// What happened to a connection identifier (`rdma_cm_event_type`).
+#[doc(alias = "rdma_cm_event_type")]
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectionEventKind {
+    /// The address is resolved: the identifier has a device.
+    #[doc(alias = "RDMA_CM_EVENT_ADDR_RESOLVED")]
+    AddressResolved,
+    /// The address could not be resolved.
+    #[doc(alias = "RDMA_CM_EVENT_ADDR_ERROR")]
+    AddressError(EventStatus),
+    /// The route is resolved: it can connect.
+    #[doc(alias = "RDMA_CM_EVENT_ROUTE_RESOLVED")]
+    RouteResolved,
+    /// The route could not be resolved.
+    #[doc(alias = "RDMA_CM_EVENT_ROUTE_ERROR")]
+    RouteError(EventStatus),
+    /// A peer wants to connect.
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
+    ConnectRequest(ConnectionRequest),
+    /// The peer accepts: establish the connection.
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_RESPONSE")]
+    ConnectResponse(PeerParameters),
+    /// The connection could not be made.
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_ERROR")]
+    ConnectError(EventStatus),
+    /// The peer does not answer.
+    #[doc(alias = "RDMA_CM_EVENT_UNREACHABLE")]
+    Unreachable(EventStatus),
+    /// The peer does not want to connect.
+    #[doc(alias = "RDMA_CM_EVENT_REJECTED")]
+    Rejected {
+        /// Why.
+        reason: RejectReason,
+        /// What the peer's program said, followed by zeros.
+        private_data: Vec<u8>,
+    },
+    /// The connection stands; of a datagram identifier, the peer's queue pair is known.
+    #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
+    Established(PeerParameters),
+    /// The peer has disconnected, or died; or it has confirmed this end's disconnecting.
+    #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
+    Disconnected,
+    /// The device is going away: drop the identifier and what uses the device.
+    #[doc(alias = "RDMA_CM_EVENT_DEVICE_REMOVAL")]
+    DeviceRemoval,
+    /// The multicast group is joined.
+    #[doc(alias = "RDMA_CM_EVENT_MULTICAST_JOIN")]
+    MulticastJoined(MulticastMember),
+    /// The multicast group could not be joined, or is lost.
+    #[doc(alias = "RDMA_CM_EVENT_MULTICAST_ERROR")]
+    MulticastError {
+        /// The number that the join was given.
+        token: usize,
+        /// Why.
+        status: EventStatus,
+    },
+    /// The address has moved to another device.
+    #[doc(alias = "RDMA_CM_EVENT_ADDR_CHANGE")]
+    AddressChange,
+    /// No packet of the connection is under way any more: its queue pair can be used again.
+    #[doc(alias = "RDMA_CM_EVENT_TIMEWAIT_EXIT")]
+    TimewaitExit,
+    /// A value that this crate does not know.
+    Unknown(u32),
+}
+
+/// What the peer told about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerParameters {
+    /// What its program said, followed by zeros up to what the message holds.
+    pub private_data: Vec<u8>,
+    /// The number of its queue pair.
+    #[doc(alias = "qp_num")]
+    pub queue_pair: u32,
+    /// How many reads and atomics it wants to have outstanding: what this end takes.
+    #[doc(alias = "responder_resources")]
+    pub incoming_reads: u8,
+    /// How many reads and atomics it takes: what this end may have outstanding.
+    #[doc(alias = "initiator_depth")]
+    pub outgoing_reads: u8,
+    /// How often to send again when it has no receive posted.
+    #[doc(alias = "rnr_retry_count")]
+    pub rnr_retries: u8,
+    /// Whether its receives come from a shared queue.
+    #[doc(alias = "srq")]
+    pub shared_receives: bool,
+    /// Whether it says that it has flow control from end to end.
+    pub flow_control: bool,
+    /// Of datagrams: how to reach it.
+    pub datagram: Option<DatagramPeer>,
+}
+
+/// How to send datagrams to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramPeer {
+    /// The way to its port.
+    #[doc(alias = "ah_attr")]
+    pub address: AddressVector,
+    /// The queue key that its queue pair demands.
+    pub qkey: u32,
+}
+
+/// A multicast group that was joined: how to send to it, and what to attach to receive from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MulticastMember {
+    /// The number that the join was given.
+    pub token: usize,
+    /// The way to the group; its GID and LID are the group's.
+    #[doc(alias = "ah_attr")]
+    pub address: AddressVector,
+    /// The queue pair number that means every member.
+    #[doc(alias = "qp_num")]
+    pub queue_pair: u32,
+    /// The queue key of the group.
+    pub qkey: u32,
+}
+
+impl ConnectionEvent {
+    pub(crate) fn from_raw(raw: RawEvent) -> Self {
+        let RawEvent {
+            id,
+            request,
+            details,
+        } = raw;
+        let id = ConnectionId::from_handle(id);
+        let status = EventStatus(details.status);
+        let token = details.token;
+        let (kind, data, parameters) = (details.kind, details.private_data, details.parameters);
+        let kind = match (kind, request) {
+            (raw_kind::RDMA_CM_EVENT_CONNECT_REQUEST, Some(request)) => {
+                let request = ConnectionId::from_handle(request);
+                let peer = PeerParameters::from_raw(parameters, data);
+                let request = ConnectionRequest::new(request, id.clone(), peer);
+                ConnectionEventKind::ConnectRequest(request)
+            }
+            (raw_kind::RDMA_CM_EVENT_ADDR_RESOLVED, _) => ConnectionEventKind::AddressResolved,
+            (raw_kind::RDMA_CM_EVENT_ADDR_ERROR, _) => ConnectionEventKind::AddressError(status),
+            (raw_kind::RDMA_CM_EVENT_ROUTE_RESOLVED, _) => ConnectionEventKind::RouteResolved,
+            (raw_kind::RDMA_CM_EVENT_ROUTE_ERROR, _) => ConnectionEventKind::RouteError(status),
+            (raw_kind::RDMA_CM_EVENT_CONNECT_RESPONSE, _) => {
+                ConnectionEventKind::ConnectResponse(PeerParameters::from_raw(parameters, data))
+            }
+            (raw_kind::RDMA_CM_EVENT_CONNECT_ERROR, _) => ConnectionEventKind::ConnectError(status),
+            (raw_kind::RDMA_CM_EVENT_UNREACHABLE, _) => ConnectionEventKind::Unreachable(status),
+            (raw_kind::RDMA_CM_EVENT_REJECTED, _) => ConnectionEventKind::Rejected {
+                reason: RejectReason::from_raw(details.status),
+                private_data: data,
+            },
+            (raw_kind::RDMA_CM_EVENT_ESTABLISHED, _) => {
+                ConnectionEventKind::Established(PeerParameters::from_raw(parameters, data))
+            }
+            (raw_kind::RDMA_CM_EVENT_DISCONNECTED, _) => ConnectionEventKind::Disconnected,
+            (raw_kind::RDMA_CM_EVENT_DEVICE_REMOVAL, _) => ConnectionEventKind::DeviceRemoval,
+            (raw_kind::RDMA_CM_EVENT_MULTICAST_JOIN, _) => match parameters {
+                RawParameters::Datagram(ud) => {
+                    ConnectionEventKind::MulticastJoined(MulticastMember {
+                        token,
+                        address: AddressVector::from_raw(&ud.ah_attr),
+                        queue_pair: ud.qp_num,
+                        qkey: ud.qkey,
+                    })
+                }
+                RawParameters::Connected(_) => ConnectionEventKind::Unknown(kind.0),
+            },
+            (raw_kind::RDMA_CM_EVENT_MULTICAST_ERROR, _) => {
+                ConnectionEventKind::MulticastError { token, status }
+            }
+            (raw_kind::RDMA_CM_EVENT_ADDR_CHANGE, _) => ConnectionEventKind::AddressChange,
+            (raw_kind::RDMA_CM_EVENT_TIMEWAIT_EXIT, _) => ConnectionEventKind::TimewaitExit,
+            (raw_kind(other), _) => ConnectionEventKind::Unknown(other),
+        };
+        Self { id, kind }
+    }
+}
+
+impl PeerParameters {
+    pub(crate) fn from_raw(raw: RawParameters, private_data: Vec<u8>) -> Self {
+        match raw {
+            RawParameters::Connected(raw) => Self {
+                private_data,
+                queue_pair: raw.qp_num,
+                incoming_reads: raw.responder_resources,
+                outgoing_reads: raw.initiator_depth,
+                rnr_retries: raw.rnr_retry_count,
+                shared_receives: raw.srq != 0,
+                flow_control: raw.flow_control != 0,
+                datagram: None,
+            },
+            RawParameters::Datagram(raw) => Self {
+                private_data,
+                queue_pair: raw.qp_num,
+                incoming_reads: 0,
+                outgoing_reads: 0,
+                rnr_retries: 0,
+                shared_receives: false,
+                flow_control: false,
+                datagram: Some(DatagramPeer {
+                    address: AddressVector::from_raw(&raw.ah_attr),
+                    qkey: raw.qkey,
+                }),
+            },
+        }
+    }
+}
+
+impl fmt::Display for ConnectionEventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::AddressResolved => "address resolved",
+            Self::AddressError(status) => return write!(f, "address error: {status}"),
+            Self::RouteResolved => "route resolved",
+            Self::RouteError(status) => return write!(f, "route error: {status}"),
+            Self::ConnectRequest(_) => "connect request",
+            Self::ConnectResponse(_) => "connect response",
+            Self::ConnectError(status) => return write!(f, "connect error: {status}"),
+            Self::Unreachable(status) => return write!(f, "unreachable: {status}"),
+            Self::Rejected { reason, .. } => return write!(f, "rejected: {reason}"),
+            Self::Established(_) => "established",
+            Self::Disconnected => "disconnected",
+            Self::DeviceRemoval => "device removal",
+            Self::MulticastJoined(_) => "multicast group joined",
+            Self::MulticastError { status, .. } => return write!(f, "multicast error: {status}"),
+            Self::AddressChange => "address change",
+            Self::TimewaitExit => "timewait exit",
+            Self::Unknown(value) => return write!(f, "event {value}"),
+        };
+        f.write_str(text)
+    }
+}

@@ -1,0 +1,187 @@
+//! Queue pairs that the connection manager's attributes bring up.
+
+use ibverbs_sys::{ibv_qp_attr_mask as mask, ibv_qp_state as state};
+
+use super::parameters::negotiated;
+use super::{ConnectionId, ConnectionParameters, PeerParameters};
+use crate::address::{AddressVector, Destination};
+use crate::context::Context;
+use crate::device::{AddressChoice, Gid, GidType, LinkLayer, LocalAddress, Mtu};
+use crate::error::{Error, Result};
+use crate::protection_domain::ProtectionDomain;
+use crate::queue_pair::{
+    DatagramOptions, Endpoint, PreparedQueuePair, QueuePair, QueuePairBuilder, Transport,
+};
+
+/// Bits that old kernels set for themselves and verbs do not know; librdmacm clears them on
+/// InfiniBand too.
+const KERNELS_OWN: mask = mask(0x00e0_0000);
+
+/// Makes the queue pair, RESET to INIT.
+pub(super) fn prepare(id: &ConnectionId, builder: QueuePairBuilder) -> Result<PreparedQueuePair> {
+    let Some(device) = id.device_name() else {
+        let reason = "it has no device yet: resolve an address, or bind it to one";
+        return Err(Error::invalid("connection identifier", reason));
+    };
+    let context = builder.domain().context().clone();
+    if context.name() != device {
+        let reason = format!(
+            "it is of device {}, and the connection goes through {device}",
+            context.name()
+        );
+        return Err(Error::invalid("queue pair", reason));
+    }
+    let datagram = id.handle().is_datagram();
+    let builder = if datagram {
+        builder.transport(Transport::Datagram)
+    } else {
+        builder
+    };
+    checked_kind(id, builder.kind())?;
+    let address = address(id, &context)?;
+    builder.build_with(address, |handle, access| {
+        let (mut attributes, what) = id.handle().queue_pair_attributes(state::IBV_QPS_INIT)?;
+        // The connection manager would leave out reads unless they were agreed upon before; the
+        // limit of outstanding ones does that too.
+        attributes.qp_access_flags = access.bits();
+        handle.modify(
+            &mut attributes,
+            what,
+            "RESET to INIT, by the connection manager",
+        )
+    })
+}
+
+/// Checks that a queue pair of `kind` is what the identifier is for.
+pub(super) fn checked_kind(id: &ConnectionId, kind: Transport) -> Result<()> {
+    let wanted = if id.handle().is_datagram() {
+        Transport::Datagram
+    } else {
+        Transport::ReliableConnected
+    };
+    if kind == wanted {
+        return Ok(());
+    }
+    let reason = format!("it is {kind}, and the connection identifier is for {wanted}");
+    Err(Error::invalid("queue pair", reason))
+}
+
+/// The port and GID that the identifier uses.
+fn address(id: &ConnectionId, context: &Context) -> Result<LocalAddress> {
+    let port = id.port().unwrap_or(1);
+    let gid = Gid(id.handle().local_gid());
+    let gids = context.gids()?;
+    let same = || {
+        gids.iter()
+            .filter(|entry| entry.port == port && entry.gid == gid)
+    };
+    // The same GID is in the table once for each version of RoCE.
+    let best = same()
+        .find(|entry| entry.kind == GidType::RoceV2)
+        .or_else(|| same().next());
+    context.address(AddressChoice {
+        port: Some(port),
+        gid_index: best.map(|entry| entry.index),
+    })
+}
+
+/// INIT to RTR to RTS, towards the peer.
+pub(super) fn establish(
+    id: &ConnectionId,
+    prepared: PreparedQueuePair,
+    peer: &PeerParameters,
+    parameters: &ConnectionParameters,
+) -> Result<QueuePair> {
+    checked_kind(id, prepared.kind())?;
+    let mut local = negotiated(prepared.endpoint(), peer);
+    let infiniband = prepared.address().link_layer == LinkLayer::InfiniBand;
+    let (mut attributes, mut what) = id.handle().queue_pair_attributes(state::IBV_QPS_RTR)?;
+    if infiniband {
+        what = mask(what.0 & !KERNELS_OWN.0);
+    }
+    attributes.max_dest_rd_atomic = local.incoming_reads;
+    attributes.min_rnr_timer = parameters.rnr_timer();
+    let vector = AddressVector::from_raw(&attributes.ah_attr);
+    let path_mtu = attributes.path_mtu;
+    let path_mtu = Mtu::ALL.into_iter().find(|mtu| mtu.to_raw() == path_mtu);
+    let remote = Endpoint {
+        queue_pair: attributes.dest_qp_num,
+        packet_sequence: attributes.rq_psn,
+        gid: vector.gid.unwrap_or_default(),
+        lid: vector.lid,
+        mtu: path_mtu.unwrap_or(local.mtu),
+        incoming_reads: peer.outgoing_reads,
+        outgoing_reads: peer.incoming_reads,
+    };
+    let handle = prepared.handle();
+    handle.modify(
+        &mut attributes,
+        what,
+        "INIT to RTR, by the connection manager",
+    )?;
+
+    let (mut attributes, what) = id.handle().queue_pair_attributes(state::IBV_QPS_RTS)?;
+    attributes.max_rd_atomic = local.outgoing_reads;
+    local.packet_sequence = attributes.sq_psn;
+    handle.modify(
+        &mut attributes,
+        what,
+        "RTR to RTS, by the connection manager",
+    )?;
+    Ok(prepared.in_operation_as(local, Some(remote)))
+}
+
+/// INIT to RTR to RTS, of a datagram queue pair.
+pub(super) fn activate(id: &ConnectionId, prepared: PreparedQueuePair) -> Result<QueuePair> {
+    let (attributes, _) = id.handle().queue_pair_attributes(state::IBV_QPS_INIT)?;
+    prepared.activate(&DatagramOptions::new(attributes.qkey))
+}
+
+/// The endpoint of a queue pair of which only the number is known.
+pub(super) fn no_endpoint(queue_pair: u32) -> Endpoint {
+    Endpoint {
+        queue_pair,
+        packet_sequence: 0,
+        gid: Gid::default(),
+        lid: 0,
+        mtu: Mtu::Mtu256,
+        incoming_reads: 0,
+        outgoing_reads: 0,
+    }
+}
+
+impl PeerParameters {
+    /// Where to send datagrams to this peer from queue pairs of `domain`; `None` if it is not a
+    /// datagram peer.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn destination(&self, domain: &ProtectionDomain) -> Result<Option<Destination>> {
+        let Some(peer) = self.datagram else {
+            return Ok(None);
+        };
+        Ok(Some(Destination {
+            handle: crate::address::AddressHandle::new(domain, &peer.address)?,
+            queue_pair: self.queue_pair,
+            qkey: peer.qkey,
+        }))
+    }
+}
+
+impl super::MulticastMember {
+    /// Where to send datagrams to the group from queue pairs of `domain`.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn destination(&self, domain: &ProtectionDomain) -> Result<Destination> {
+        Ok(Destination {
+            handle: crate::address::AddressHandle::new(domain, &self.address)?,
+            queue_pair: self.queue_pair,
+            qkey: self.qkey,
+        })
+    }
+}

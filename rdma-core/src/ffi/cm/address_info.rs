@@ -1,0 +1,132 @@
+//! Names to addresses, by `rdma_getaddrinfo`.
+
+use std::ffi::{CStr, CString, c_int};
+use std::mem;
+use std::net::SocketAddr;
+use std::ptr;
+use std::slice;
+
+use ibverbs_sys as sys;
+
+use super::socket_address;
+use crate::cm::ConnectionError;
+use crate::error::{Errno, Error, Result};
+
+/// What to ask.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InfoQuery<'a> {
+    pub(crate) node: Option<&'a str>,
+    pub(crate) service: Option<&'a str>,
+    pub(crate) flags: u32,
+    pub(crate) space: sys::rdma_port_space,
+    pub(crate) kind: sys::ibv_qp_type,
+}
+
+/// One answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RawInfo {
+    pub(crate) source: Option<SocketAddr>,
+    pub(crate) destination: Option<SocketAddr>,
+    pub(crate) space: sys::rdma_port_space,
+    pub(crate) canonical_name: Option<String>,
+    pub(crate) connect_data: Vec<u8>,
+}
+
+/// Asks, and copies the answers.
+pub(crate) fn address_info(query: &InfoQuery<'_>) -> Result<Vec<RawInfo>> {
+    let (node, service) = (
+        c_string("node", query.node)?,
+        c_string("service", query.service)?,
+    );
+    let pointer = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+    // SAFETY: all-zero bytes are a valid value of this plain C struct.
+    let mut hints: sys::rdma_addrinfo = unsafe { mem::zeroed() };
+    hints.ai_flags = query.flags as c_int;
+    hints.ai_port_space = query.space.0 as c_int;
+    hints.ai_qp_type = query.kind.0 as c_int;
+    let mut first = ptr::null_mut();
+    let returned =
+        // SAFETY: the texts end with NUL and the hints are valid; so is the place for the answer.
+        unsafe { sys::rdma_getaddrinfo(pointer(&node) as _, pointer(&service) as _, &hints, &mut first) };
+    if returned != 0 {
+        return Err(error(query, returned));
+    }
+    let mut answers = Vec::new();
+    let mut next = first;
+    // SAFETY: the answer is a list of valid entries that ends with a null pointer.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: the entry's pointers are null or point at what its fields say.
+        answers.push(unsafe { copied(entry) });
+        next = entry.ai_next;
+    }
+    // SAFETY: the call gave the list, which is freed once, here; all of it was copied.
+    unsafe { sys::rdma_freeaddrinfo(first) };
+    Ok(answers)
+}
+
+/// # Safety
+///
+/// The entry is one that `rdma_getaddrinfo` made.
+unsafe fn copied(entry: &sys::rdma_addrinfo) -> RawInfo {
+    let name = |pointer: *const std::ffi::c_char| {
+        if pointer.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's: it is a text that ends with NUL.
+        let text = unsafe { CStr::from_ptr(pointer) };
+        Some(text.to_string_lossy().into_owned())
+    };
+    let connect_data = if entry.ai_connect.is_null() {
+        Vec::new()
+    } else {
+        // SAFETY: the caller's: it points at this many bytes.
+        unsafe { slice::from_raw_parts(entry.ai_connect.cast::<u8>(), entry.ai_connect_len) }
+            .to_vec()
+    };
+    // SAFETY: the caller's: null, or whole addresses.
+    let (source, destination) = unsafe {
+        (
+            socket_address::from_raw(entry.ai_src_addr),
+            socket_address::from_raw(entry.ai_dst_addr),
+        )
+    };
+    RawInfo {
+        source,
+        destination,
+        space: sys::rdma_port_space(entry.ai_port_space as _),
+        canonical_name: name(entry.ai_dst_canonname).or_else(|| name(entry.ai_src_canonname)),
+        connect_data,
+    }
+}
+
+/// The error of a call that returned neither 0 nor an answer: -1 with `errno`, or a number of
+/// `getaddrinfo`.
+fn error(query: &InfoQuery<'_>, returned: c_int) -> Error {
+    let errno = Errno::last();
+    let node = query.node.unwrap_or("any address");
+    let object = match query.service {
+        Some(service) => format!("{node}, service {service}"),
+        None => node.to_owned(),
+    };
+    if returned == -1 || returned == libc::EAI_SYSTEM {
+        return match errno.0 {
+            libc::ENODEV | libc::ENOENT | libc::ENOSYS | libc::EPERM => {
+                ConnectionError::NoManager { errno }.into()
+            }
+            _ => Error::verb("rdma_getaddrinfo", object, errno),
+        };
+    }
+    // SAFETY: it takes any number, and gives a text that ends with NUL and stays.
+    let reason = unsafe { CStr::from_ptr(libc::gai_strerror(returned)) };
+    ConnectionError::UnknownName {
+        name: object,
+        reason: reason.to_string_lossy().into_owned(),
+    }
+    .into()
+}
+
+fn c_string(what: &'static str, text: Option<&str>) -> Result<Option<CString>> {
+    text.map(CString::new)
+        .transpose()
+        .map_err(|_| Error::invalid(what, "it has a NUL character inside"))
+}

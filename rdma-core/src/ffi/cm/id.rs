@@ -1,0 +1,447 @@
+//! A connection identifier.
+
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use ibverbs_sys as sys;
+use parking_lot::Mutex;
+
+use super::channel::{EventChannelHandle, Ids};
+use super::{checked, failed, socket_address};
+use crate::cm::{ConnectionId, EventChannel};
+use crate::error::{Error, Result};
+use crate::ffi::queue_pair::empty_attributes;
+
+/// Owner of an `rdma_cm_id`.
+#[derive(Debug)]
+pub(crate) struct IdHandle {
+    raw: NonNull<sys::rdma_cm_id>,
+    /// The channel that it is on. This lock is taken before the channel's.
+    channel: Mutex<Arc<EventChannelHandle>>,
+    /// The multicast groups that it joined and has not left.
+    groups: Mutex<Vec<SocketAddr>>,
+}
+
+// SAFETY: the identifier is used under its channel's lock only, and any thread may use it.
+unsafe impl Send for IdHandle {}
+// SAFETY: as above.
+unsafe impl Sync for IdHandle {}
+
+impl IdHandle {
+    pub(crate) fn create(
+        channel: &Arc<EventChannelHandle>,
+        space: sys::rdma_port_space,
+    ) -> Result<Arc<Self>> {
+        let mut ids = channel.lock();
+        let mut raw = ptr::null_mut();
+        // SAFETY: the channel is valid for as long as its handle, which the new handle keeps.
+        let returned =
+            unsafe { sys::rdma_create_id(channel.as_raw(), &mut raw, ptr::null_mut(), space) };
+        match NonNull::new(raw).filter(|_| returned == 0) {
+            // SAFETY: the identifier was just created and is owned by nobody else.
+            Some(raw) => Ok(unsafe { Self::adopt(raw, channel, &mut ids) }),
+            None => Err(failed("rdma_create_id", "an event channel")),
+        }
+    }
+
+    /// Takes ownership of an identifier on `channel`, whose lock gives `ids`.
+    ///
+    /// # Safety
+    ///
+    /// The identifier is valid, on this channel, and nobody else uses or destroys it.
+    pub(super) unsafe fn adopt(
+        raw: NonNull<sys::rdma_cm_id>,
+        channel: &Arc<EventChannelHandle>,
+        ids: &mut Ids,
+    ) -> Arc<Self> {
+        let handle = Arc::new(Self {
+            raw,
+            channel: Mutex::new(Arc::clone(channel)),
+            groups: Mutex::default(),
+        });
+        ids.insert(raw.as_ptr() as usize, Arc::downgrade(&handle));
+        handle
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::rdma_cm_id {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn channel(&self) -> Arc<EventChannelHandle> {
+        Arc::clone(&self.channel.lock())
+    }
+
+    /// Calls `use_it` with the identifier while nobody else uses it.
+    fn with<R>(&self, use_it: impl FnOnce(*mut sys::rdma_cm_id) -> R) -> R {
+        let channel = self.channel.lock();
+        let _ids = channel.lock();
+        use_it(self.raw.as_ptr())
+    }
+
+    /// Like [`Self::with`], for what librdmacm does only with an identifier that has a device: it
+    /// follows that pointer without a look.
+    fn with_device(
+        &self,
+        verb: &'static str,
+        call: impl FnOnce(*mut sys::rdma_cm_id) -> c_int,
+    ) -> Result<()> {
+        self.with(|id| {
+            // SAFETY: the identifier is valid, and nobody writes the field now.
+            if unsafe { (*id).verbs }.is_null() {
+                let reason = "it has no device yet: resolve an address, or bind it to one";
+                return Err(Error::invalid(
+                    "connection identifier",
+                    format!("{verb}: {reason}"),
+                ));
+            }
+            checked(call(id), verb, || describe(id))
+        })
+    }
+
+    /// The name of the device that it uses, once it has one.
+    pub(crate) fn device_name(&self) -> Option<String> {
+        self.with(|id| {
+            // SAFETY: the identifier is valid and nobody writes it now; a context and its device
+            // stay for as long as an identifier uses them.
+            unsafe {
+                let device = (*id).verbs.as_ref()?.device;
+                let name = std::ffi::CStr::from_ptr(sys::ibv_get_device_name(device));
+                Some(name.to_string_lossy().into_owned())
+            }
+        })
+    }
+
+    /// The port of the device, once it has one.
+    pub(crate) fn port(&self) -> Option<u8> {
+        // SAFETY: the identifier is valid and nobody writes it now.
+        self.with(|id| unsafe { (!(*id).verbs.is_null()).then_some((*id).port_num) })
+    }
+
+    /// The device's GID that it uses, all zero without one.
+    pub(crate) fn local_gid(&self) -> [u8; 16] {
+        self.with(|id| {
+            // SAFETY: the identifier is valid and nobody writes it now; both variants of the union
+            // are plain bytes.
+            unsafe { (*id).route.addr.addr.ibaddr.sgid.raw }
+        })
+    }
+
+    pub(crate) fn port_space(&self) -> sys::rdma_port_space {
+        // SAFETY: the identifier is valid; the field is set at creation and never changes.
+        unsafe { (*self.raw.as_ptr()).ps }
+    }
+
+    pub(crate) fn is_datagram(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.raw.as_ptr()).qp_type == sys::ibv_qp_type::IBV_QPT_UD }
+    }
+
+    pub(crate) fn local_address(&self) -> Option<SocketAddr> {
+        // SAFETY: the identifier is valid and nobody writes it now; it holds a whole address.
+        self.with(|id| unsafe { socket_address::from_raw(sys::rdma_get_local_addr(id)) })
+    }
+
+    pub(crate) fn peer_address(&self) -> Option<SocketAddr> {
+        // SAFETY: as above.
+        self.with(|id| unsafe { socket_address::from_raw(sys::rdma_get_peer_addr(id)) })
+    }
+
+    pub(crate) fn bind(&self, address: SocketAddr) -> Result<()> {
+        let mut raw = socket_address::to_raw(address);
+        self.with(|id| {
+            // SAFETY: the identifier and the address are valid.
+            let returned = unsafe { sys::rdma_bind_addr(id, (&raw mut raw).cast()) };
+            checked(returned, "rdma_bind_addr", || address.to_string())
+        })
+    }
+
+    pub(crate) fn resolve_address(
+        &self,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        milliseconds: i32,
+    ) -> Result<()> {
+        let mut source = source.map(socket_address::to_raw);
+        let mut raw = socket_address::to_raw(destination);
+        let source = source.as_mut().map_or(ptr::null_mut(), |source| {
+            (source as *mut libc::sockaddr_storage).cast()
+        });
+        self.with(|id| {
+            // SAFETY: the identifier and the addresses are valid, or null for no source.
+            let returned =
+                unsafe { sys::rdma_resolve_addr(id, source, (&raw mut raw).cast(), milliseconds) };
+            checked(returned, "rdma_resolve_addr", || destination.to_string())
+        })
+    }
+
+    pub(crate) fn resolve_route(&self, milliseconds: i32) -> Result<()> {
+        self.with_device("rdma_resolve_route", |id| {
+            // SAFETY: the identifier is valid and has a device.
+            unsafe { sys::rdma_resolve_route(id, milliseconds) }
+        })
+    }
+
+    pub(crate) fn listen(&self, backlog: i32) -> Result<()> {
+        self.with(|id| {
+            // SAFETY: the identifier is valid.
+            let returned = unsafe { sys::rdma_listen(id, backlog) };
+            checked(returned, "rdma_listen", || describe(id))
+        })
+    }
+
+    /// Connects with these parameters, whose private data is `data`.
+    pub(crate) fn connect(&self, parameters: &sys::rdma_conn_param, data: &[u8]) -> Result<()> {
+        let mut parameters = with_data(parameters, data);
+        self.with_device("rdma_connect", |id| {
+            // SAFETY: the identifier is valid and has a device; the parameters and what they point
+            // at are valid for the call, which copies them.
+            unsafe { sys::rdma_connect(id, &mut parameters) }
+        })
+    }
+
+    /// Accepts with these parameters, whose private data is `data`.
+    pub(crate) fn accept(&self, parameters: &sys::rdma_conn_param, data: &[u8]) -> Result<()> {
+        let mut parameters = with_data(parameters, data);
+        self.with_device("rdma_accept", |id| {
+            // SAFETY: as for `rdma_connect`.
+            unsafe { sys::rdma_accept(id, &mut parameters) }
+        })
+    }
+
+    /// Rejects; `ece` says that it is for the vendor's options.
+    pub(crate) fn reject(&self, data: &[u8], ece: bool) -> Result<()> {
+        let verb = if ece {
+            "rdma_reject_ece"
+        } else {
+            "rdma_reject"
+        };
+        let (pointer, len) = (data.as_ptr().cast(), data.len() as u8);
+        self.with_device(verb, |id| {
+            // SAFETY: the identifier is valid; `data` is, for the call, which copies it. Its length
+            // was checked by the caller and is cut, never exceeded, here.
+            unsafe {
+                if ece {
+                    sys::rdma_reject_ece(id, pointer, len)
+                } else {
+                    sys::rdma_reject(id, pointer, len)
+                }
+            }
+        })
+    }
+
+    pub(crate) fn establish(&self) -> Result<()> {
+        self.with_device("rdma_establish", |id| {
+            // SAFETY: the identifier is valid and has a device.
+            unsafe { sys::rdma_establish(id) }
+        })
+    }
+
+    pub(crate) fn disconnect(&self) -> Result<()> {
+        self.with_device("rdma_disconnect", |id| {
+            // SAFETY: the identifier is valid and has a device.
+            unsafe { sys::rdma_disconnect(id) }
+        })
+    }
+
+    pub(crate) fn notify_established(&self) -> Result<()> {
+        self.with_device("rdma_notify", |id| {
+            let event = sys::ibv_event_type::IBV_EVENT_COMM_EST;
+            // SAFETY: the identifier is valid and has a device.
+            unsafe { sys::rdma_notify(id, event) }
+        })
+    }
+
+    /// The attributes, and which of them, that take a queue pair to `state` for this connection.
+    pub(crate) fn queue_pair_attributes(
+        &self,
+        state: sys::ibv_qp_state,
+    ) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_attr_mask)> {
+        let mut attributes = empty_attributes();
+        attributes.qp_state = state;
+        let mut mask = 0;
+        self.with_device("rdma_init_qp_attr", |id| {
+            // SAFETY: the identifier is valid and has a device; both places are valid.
+            unsafe { sys::rdma_init_qp_attr(id, &mut attributes, &mut mask) }
+        })?;
+        Ok((attributes, sys::ibv_qp_attr_mask(mask as _)))
+    }
+
+    /// Sets an option to a value of the type that the option takes.
+    fn set_option<T: Copy>(&self, level: u32, option: u32, mut value: T) -> Result<()> {
+        self.with(|id| {
+            let place: *mut c_void = (&raw mut value).cast();
+            // SAFETY: the identifier is valid, and so is the value with its size.
+            let returned = unsafe {
+                sys::rdma_set_option(id, level as _, option as _, place, size_of::<T>() as _)
+            };
+            checked(returned, "rdma_set_option", || describe(id))
+        })
+    }
+
+    pub(crate) fn set_type_of_service(&self, value: u8) -> Result<()> {
+        self.set_option(sys::RDMA_OPTION_ID, sys::RDMA_OPTION_ID_TOS, value)
+    }
+
+    pub(crate) fn set_reuse_address(&self, reuse: bool) -> Result<()> {
+        let value = c_int::from(reuse);
+        self.set_option(sys::RDMA_OPTION_ID, sys::RDMA_OPTION_ID_REUSEADDR, value)
+    }
+
+    pub(crate) fn set_address_family_only(&self, only: bool) -> Result<()> {
+        let value = c_int::from(only);
+        self.set_option(sys::RDMA_OPTION_ID, sys::RDMA_OPTION_ID_AFONLY, value)
+    }
+
+    pub(crate) fn set_ack_timeout(&self, exponent: u8) -> Result<()> {
+        self.set_option(
+            sys::RDMA_OPTION_ID,
+            sys::RDMA_OPTION_ID_ACK_TIMEOUT,
+            exponent,
+        )
+    }
+
+    /// Moves it, and its events that nobody took yet, to `channel`.
+    pub(crate) fn migrate(self: &Arc<Self>, channel: &Arc<EventChannelHandle>) -> Result<()> {
+        let mut current = self.channel.lock();
+        if Arc::ptr_eq(&current, channel) {
+            return Ok(());
+        }
+        let key = self.raw.as_ptr() as usize;
+        let old = Arc::clone(&current);
+        // Two threads that migrate between the same channels take their locks in the same order.
+        let (mut from, mut to);
+        if Arc::as_ptr(&old) < Arc::as_ptr(channel) {
+            from = old.lock();
+            to = channel.lock();
+        } else {
+            to = channel.lock();
+            from = old.lock();
+        }
+        // SAFETY: identifier and channel are valid, and nobody uses either channel now. Every event
+        // that was taken is acknowledged, so that there is none to wait for.
+        let returned = unsafe { sys::rdma_migrate_id(self.raw.as_ptr(), channel.as_raw()) };
+        if returned != 0 {
+            let error = failed("rdma_migrate_id", describe(self.raw.as_ptr()));
+            return Err(error);
+        }
+        from.remove(&key);
+        to.insert(key, Arc::downgrade(self));
+        drop((from, to));
+        *current = Arc::clone(channel);
+        Ok(())
+    }
+
+    /// Joins a multicast group; its event carries `token`.
+    pub(crate) fn join(&self, group: SocketAddr, send_only: bool, token: usize) -> Result<()> {
+        let flags = if send_only {
+            sys::rdma_cm_mc_join_flags::RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
+        } else {
+            sys::rdma_cm_mc_join_flags::RDMA_MC_JOIN_FLAG_FULLMEMBER
+        };
+        let mask = sys::rdma_cm_join_mc_attr_mask::RDMA_CM_JOIN_MC_ATTR_ADDRESS
+            | sys::rdma_cm_join_mc_attr_mask::RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+        let mut raw = socket_address::to_raw(group);
+        let mut attributes = sys::rdma_cm_join_mc_attr_ex {
+            comp_mask: mask.0,
+            join_flags: flags.0,
+            addr: (&raw mut raw).cast(),
+        };
+        self.with_device("rdma_join_multicast_ex", |id| {
+            // SAFETY: the identifier and the attributes are valid for the call, which copies them.
+            // The token is a number that nobody follows.
+            unsafe { sys::rdma_join_multicast_ex(id, &mut attributes, token as *mut c_void) }
+        })?;
+        self.groups.lock().push(group);
+        Ok(())
+    }
+
+    /// Leaves a multicast group.
+    pub(crate) fn leave(&self, group: SocketAddr) -> Result<()> {
+        {
+            let mut groups = self.groups.lock();
+            let Some(at) = groups.iter().position(|joined| *joined == group) else {
+                let reason = format!("{group} was not joined by this identifier");
+                return Err(Error::invalid("multicast group", reason));
+            };
+            groups.swap_remove(at);
+        }
+        self.with(|id| leave(id, group))
+    }
+}
+
+/// Leaves a group that was joined, whose events are all acknowledged.
+fn leave(id: *mut sys::rdma_cm_id, group: SocketAddr) -> Result<()> {
+    let mut raw = socket_address::to_raw(group);
+    // SAFETY: the identifier and the address are valid; every event of the join that was taken is
+    // acknowledged, so that there is none to wait for.
+    let returned = unsafe { sys::rdma_leave_multicast(id, (&raw mut raw).cast()) };
+    checked(returned, "rdma_leave_multicast", || group.to_string())
+}
+
+/// How errors name the identifier, which nobody writes now.
+fn describe(id: *mut sys::rdma_cm_id) -> String {
+    // SAFETY: the identifier is valid and holds whole addresses.
+    let (local, peer) = unsafe {
+        (
+            socket_address::from_raw(sys::rdma_get_local_addr(id)),
+            socket_address::from_raw(sys::rdma_get_peer_addr(id)),
+        )
+    };
+    match (local, peer) {
+        (Some(local), Some(peer)) => format!("the connection from {local} to {peer}"),
+        (None, Some(peer)) => format!("the connection to {peer}"),
+        (Some(local), None) => format!("the connection identifier at {local}"),
+        (None, None) => "an unbound connection identifier".to_owned(),
+    }
+}
+
+fn with_data(parameters: &sys::rdma_conn_param, data: &[u8]) -> sys::rdma_conn_param {
+    let mut parameters = *parameters;
+    parameters.private_data = data.as_ptr().cast();
+    // Callers have checked it against limits below 256.
+    parameters.private_data_len = data.len() as u8;
+    parameters
+}
+
+impl ConnectionId {
+    /// Takes over an identifier that was made elsewhere, for example by a vendor's extension.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a valid identifier on `channel`, which nothing else uses or destroys, with no event
+    /// that was taken and is not acknowledged, and without a queue pair of its own.
+    ///
+    /// # Panics
+    ///
+    /// If `raw` is null.
+    pub unsafe fn from_raw(channel: &EventChannel, raw: *mut sys::rdma_cm_id) -> Self {
+        let raw = NonNull::new(raw).expect("a connection identifier");
+        let channel = channel.handle();
+        // SAFETY: the caller's.
+        Self::from_handle(unsafe { IdHandle::adopt(raw, channel, &mut channel.lock()) })
+    }
+}
+
+impl Drop for IdHandle {
+    fn drop(&mut self) {
+        let id = self.raw.as_ptr();
+        let channel = Arc::clone(self.channel.get_mut());
+        let mut ids = channel.lock();
+        ids.remove(&(id as usize));
+        // librdmacm forgets the memory of groups that were not left.
+        for group in self.groups.get_mut().drain(..) {
+            if let Err(error) = leave(id, group) {
+                tracing::error!(%error, "leaving a multicast group with its identifier");
+            }
+        }
+        let name = describe(id);
+        // SAFETY: the identifier is valid and destroyed once, here. Every event that was taken is
+        // acknowledged, so that there is none to wait for, and none is being taken.
+        if unsafe { sys::rdma_destroy_id(id) } != 0 {
+            let error = failed("rdma_destroy_id", name);
+            tracing::error!(%error, "a connection identifier is lost");
+        }
+    }
+}

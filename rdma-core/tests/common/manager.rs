@@ -1,0 +1,84 @@
+//! The connection manager of the device under test.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use rdma_core::{
+    AddressChoice, ConnectionError, ConnectionEvent, ConnectionEventKind, Error, EventChannel,
+    Listener,
+};
+
+/// How long anything of the connection manager may take: ample for an emulated machine under load.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An IP address that the connection manager finds the device under test by. `None` for a device
+/// that has none, after a look at how that is told: only softroce may.
+#[track_caller]
+pub(crate) fn address() -> Option<IpAddr> {
+    let context = crate::common::context();
+    if !context.device().is_emulated() {
+        EventChannel::new().expect("devices of the kernel have a connection manager");
+        let address = context.address(AddressChoice::default()).unwrap();
+        return Some(address.gid.to_ip());
+    }
+    match EventChannel::new() {
+        Ok(_) => println!("the connection manager here is not for {}", context.name()),
+        Err(error) => {
+            assert_no_manager(&error);
+            println!("{error}");
+        }
+    }
+    None
+}
+
+/// Checks that the error is the one of a system without a connection manager.
+#[track_caller]
+pub(crate) fn assert_no_manager(error: &Error) {
+    assert!(error.is_unsupported(), "{error:?}");
+    assert!(
+        matches!(error, Error::Connection(ConnectionError::NoManager { .. })),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("rdma_ucm"), "{error}");
+}
+
+/// A listener at a free port, and where it is.
+#[track_caller]
+pub(crate) fn listener(address: IpAddr) -> (Listener, SocketAddr) {
+    let listener = Listener::builder(SocketAddr::new(address, 0)).timeout(PATIENCE);
+    let listener = listener.listen().unwrap();
+    let address = listener
+        .local_address()
+        .expect("the address it is bound to");
+    assert_ne!(address.port(), 0);
+    (listener, address)
+}
+
+/// The next event of the channel, which must come.
+#[track_caller]
+pub(crate) fn event(channel: &EventChannel) -> ConnectionEvent {
+    let event = channel.next(Some(PATIENCE)).unwrap();
+    event.expect("an event in time")
+}
+
+/// The error of a connection.
+#[track_caller]
+pub(crate) fn connection_error<T: std::fmt::Debug>(outcome: Result<T, Error>) -> ConnectionError {
+    match outcome {
+        Err(Error::Connection(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits for the event that the address of an identifier is resolved.
+#[track_caller]
+pub(crate) fn resolved(channel: &EventChannel) -> ConnectionEvent {
+    let event = event(channel);
+    assert!(
+        matches!(event.kind, ConnectionEventKind::AddressResolved),
+        "{event:?}"
+    );
+    event
+}

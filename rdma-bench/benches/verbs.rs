@@ -11,10 +11,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use rdma_bench::Layer;
 use rdma_bench::compare::{
-    Case, Effort, Network, Perftest, Program, compare, heading, layered, layers_heading,
+    Case, Effort, Goals, Network, Perftest, Program, compare, heading, layered, layers_heading,
     layers_line, line,
 };
 use rdma_bench::machine::Machine;
@@ -39,9 +39,31 @@ struct Options {
     /// Only the sizes with a goal, and not the layers.
     #[arg(long)]
     judged: bool,
+    /// How near to perftest's the figures must be.
+    #[arg(long, value_enum, default_value = "wide")]
+    goals: GoalsName,
     /// What cargo passes.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+/// [`Goals`] by name.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum GoalsName {
+    /// Latency at most 1.10 times, bandwidth at least 0.90 times, at four sizes.
+    Wide,
+    /// At 8 bytes latency at most 1.03 and rate at least 0.97 times, at 64 KiB bandwidth at least
+    /// 0.98 times, by seven pairs or more.
+    Close,
+}
+
+impl From<GoalsName> for Goals {
+    fn from(name: GoalsName) -> Self {
+        match name {
+            GoalsName::Wide => Self::Wide,
+            GoalsName::Close => Self::Close,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -59,6 +81,7 @@ fn main() -> ExitCode {
 struct Bench<'o> {
     options: &'o Options,
     effort: Effort,
+    goals: Goals,
     network: Network,
     machine: Machine,
     perftest: Result<Perftest, &'static str>,
@@ -83,6 +106,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         } else {
             Effort::Quick
         },
+        goals: options.goals.into(),
         network,
         machine: Machine::look(),
         perftest,
@@ -92,7 +116,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     if let Some(directory) = &options.json {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
-    let cases = bench.wanted(Case::all(bench.effort));
+    let cases = bench.wanted(Case::all(bench.effort, bench.goals));
     let of_layers = match options.judged {
         true => Vec::new(),
         false => bench.wanted(Case::of_layers(bench.effort)),
@@ -127,7 +151,7 @@ impl Bench<'_> {
         let wanted = |case: &Case| {
             let named = |text: &String| case.to_string().contains(text);
             self.options.only.as_ref().is_none_or(named)
-                && (!self.options.judged || case.is_judged())
+                && (!self.options.judged || self.goals.of(case).is_some())
         };
         cases.into_iter().filter(wanted).collect()
     }
@@ -137,7 +161,12 @@ impl Bench<'_> {
         let ours = Program::Ours(self.program.clone(), Layer::Core);
         let peer = self.perftest.as_ref().ok().map(|_| Program::Perftest);
         for case in cases {
-            match compare(case, &self.network, (&ours, peer.as_ref()), self.effort) {
+            match compare(
+                case,
+                &self.network,
+                (&ours, peer.as_ref()),
+                (self.effort, self.goals),
+            ) {
                 Ok(comparison) => {
                     println!("{}", line(&comparison));
                     tally.judged += usize::from(comparison.is_met().is_some());

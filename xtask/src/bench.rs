@@ -55,6 +55,10 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
     if !choice.quick {
         command.push("--full".into());
     }
+    if choice.device == Target::Softroce {
+        // Nothing is emulated: what differs is the programs.
+        command.extend(["--goals".into(), "close".into()]);
+    }
     command.extend(["--json".into(), results.clone().into()]);
     command.extend(choice.arguments);
     environment.extend(cargo::environment_of(benchmark, &built));

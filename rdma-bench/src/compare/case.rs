@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::Network;
+use super::{Goals, Network};
 use crate::machine::Machine;
 use crate::plan::Settings;
 use crate::test::{Metric, Test, Verb};
@@ -20,10 +20,10 @@ pub enum Effort {
 
 impl Effort {
     /// The fewest pairs of runs for each case.
-    pub fn pairs(self) -> usize {
+    pub fn pairs(self, goals: Goals) -> usize {
         match self {
             Self::Quick => 3,
-            Self::Full => 5,
+            Self::Full => goals.pairs(),
         }
     }
 
@@ -35,15 +35,15 @@ impl Effort {
         }
     }
 
-    fn sizes(self) -> Vec<usize> {
+    fn sizes(self, goals: Goals) -> Vec<usize> {
         match self {
-            Self::Quick => Case::JUDGED.to_vec(),
+            Self::Quick => goals.sizes().to_vec(),
             Self::Full => (1..=20).map(|exponent| 1 << exponent).collect(),
         }
     }
 
     /// How many messages of this size to measure.
-    fn iterations(self, metric: Metric, size: usize) -> usize {
+    fn iterations(self, goals: Goals, metric: Metric, size: usize) -> usize {
         let most = match metric {
             Metric::Latency => 1000,
             Metric::Bandwidth => 4000,
@@ -52,7 +52,7 @@ impl Effort {
         let quick = ((24 << 20) / (size + 4096)).clamp(20, most);
         match self {
             Self::Quick => quick,
-            Self::Full => quick * 4,
+            Self::Full => quick * goals.factor(),
         }
     }
 }
@@ -69,23 +69,23 @@ pub struct Case {
 }
 
 impl Case {
-    /// The sizes with a goal.
-    pub const JUDGED: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
+    /// The sizes at which layers are compared.
+    const LAYERED: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 
     /// Every case.
-    pub fn all(effort: Effort) -> Vec<Self> {
+    pub fn all(effort: Effort, goals: Goals) -> Vec<Self> {
         let mut cases = Vec::new();
         for verb in [Verb::Send, Verb::Write, Verb::Read, Verb::FetchAndAdd] {
             for metric in [Metric::Latency, Metric::Bandwidth] {
                 let sizes = if verb.is_atomic() {
                     vec![8]
                 } else {
-                    effort.sizes()
+                    effort.sizes(goals)
                 };
                 cases.extend(sizes.into_iter().map(|size| Self {
                     test: Test { verb, metric },
                     size,
-                    iterations: effort.iterations(metric, size),
+                    iterations: effort.iterations(goals, metric, size),
                 }));
             }
         }
@@ -97,7 +97,7 @@ impl Case {
         const LESS: usize = 4;
         let sizes = match effort {
             Effort::Quick => vec![8, 64 << 10],
-            Effort::Full => Self::JUDGED.to_vec(),
+            Effort::Full => Self::LAYERED.to_vec(),
         };
         let verbs = [
             Verb::Send,
@@ -113,16 +113,11 @@ impl Case {
                 cases.extend(sizes.iter().copied().filter(of_verb).map(|size| Self {
                     test: Test { verb, metric },
                     size,
-                    iterations: (effort.iterations(metric, size) / LESS).max(20),
+                    iterations: (effort.iterations(Goals::Wide, metric, size) / LESS).max(20),
                 }));
             }
         }
         cases
-    }
-
-    /// Whether there is a goal for it.
-    pub fn is_judged(&self) -> bool {
-        Self::JUDGED.contains(&self.size)
     }
 
     /// The depth and the signaling of both programs.
@@ -173,12 +168,17 @@ mod tests {
 
     #[test]
     fn the_quick_cases_are_the_judged_ones() {
-        let quick = Case::all(Effort::Quick);
+        let goals = Goals::Wide;
+        let judged = |case: &&Case| goals.of(case).is_some();
+        let quick = Case::all(Effort::Quick, goals);
+        assert_eq!(quick.iter().filter(judged).count(), quick.len());
         assert_eq!(quick.len(), 26);
-        assert!(quick.iter().all(Case::is_judged));
         assert!(quick.iter().all(|case| case.iterations >= 20));
-        let judged = |case: &&Case| case.is_judged();
-        assert_eq!(Case::all(Effort::Full).iter().filter(judged).count(), 26);
+        let full = Case::all(Effort::Full, goals);
+        assert_eq!(full.iter().filter(judged).count(), 26);
+        let full = Case::all(Effort::Full, Goals::Close);
+        let judged = |case: &&Case| Goals::Close.of(case).is_some();
+        assert_eq!(full.iter().filter(judged).count(), 3 + 3 + 3 + 2);
     }
 
     #[test]

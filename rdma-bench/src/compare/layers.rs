@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::outcome::middle;
 use super::run::measure;
-use super::{Case, Effort, Network, Program};
+use super::{Case, Effort, Goals, Network, Program};
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::plan::Layer;
@@ -73,7 +73,7 @@ pub fn layered(case: Case, network: &Network, path: &Path, effort: Effort) -> Re
         _ => &[Layer::Core, Layer::Async],
     };
     let mut figures: Vec<_> = layers.iter().map(|layer| (*layer, Vec::new())).collect();
-    for _ in 0..effort.pairs() {
+    for _ in 0..effort.pairs(Goals::Wide) {
         for (layer, runs) in &mut figures {
             let program = Program::Ours(path.to_owned(), *layer);
             runs.push(measure(&program, &case, network)?.figure);

@@ -7,6 +7,7 @@
 
 mod case;
 mod ends;
+mod goals;
 mod layers;
 mod outcome;
 mod program;
@@ -14,8 +15,9 @@ mod run;
 mod table;
 
 pub use case::{Case, Effort};
+pub use goals::{Goal, Goals};
 pub use layers::{Layered, layered, layers_heading, layers_line};
-pub use outcome::{Comparison, Goal, Pair};
+pub use outcome::{Comparison, Pair};
 pub use program::{Network, Perftest, Program};
 pub use run::compare;
 pub use table::{heading, line};

@@ -3,10 +3,9 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Case, Network, Perftest};
+use super::{Case, Goal, Goals, Network, Perftest};
 use crate::machine::Machine;
 use crate::statistics::median;
-use crate::test::Metric;
 
 /// One run of each program, one after the other.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,38 +25,13 @@ impl Pair {
     }
 }
 
-/// What the ratio ours / perftest must be.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub enum Goal {
-    /// Latency: no more than this.
-    AtMost(f64),
-    /// Rates: no less than this.
-    AtLeast(f64),
-}
-
-impl Goal {
-    /// The goal of a metric.
-    pub fn of(metric: Metric) -> Self {
-        match metric {
-            Metric::Latency => Self::AtMost(1.10),
-            Metric::Bandwidth => Self::AtLeast(0.90),
-        }
-    }
-
-    /// Whether a ratio meets it.
-    pub fn is_met(self, ratio: f64) -> bool {
-        match self {
-            Self::AtMost(most) => ratio <= most,
-            Self::AtLeast(least) => ratio >= least,
-        }
-    }
-}
-
 /// Every pair of runs of a case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// What was measured.
     pub case: Case,
+    /// What its ratio must be.
+    pub goal: Option<Goal>,
     /// The pairs in the order of time.
     pub pairs: Vec<Pair>,
 }
@@ -87,17 +61,16 @@ impl Comparison {
     /// Whether the goal is met; none where there is no goal or nothing to compare with.
     pub fn is_met(&self) -> Option<bool> {
         let (ratio, ..) = self.ratio()?;
-        let goal = Goal::of(self.case.test.metric);
-        self.case.is_judged().then(|| goal.is_met(ratio))
+        self.goal.map(|goal| goal.is_met(ratio))
     }
 
     /// Whether more pairs would say nothing else: the middle ones agree.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self, goals: Goals) -> bool {
         let mut ratios: Vec<f64> = self.pairs.iter().filter_map(Pair::ratio).collect();
         ratios.sort_unstable_by(f64::total_cmp);
         let quarter = ratios.len() / 4;
         match (ratios.get(quarter), ratios.iter().nth_back(quarter)) {
-            (Some(low), Some(high)) => high / low < 1.1,
+            (Some(low), Some(high)) => high / low < goals.spread(),
             _ => true,
         }
     }
@@ -120,7 +93,7 @@ impl Comparison {
                 "ratio": ratio.map(|(middle, ..)| middle),
                 "ratio_min": ratio.map(|(_, least, _)| least),
                 "ratio_max": ratio.map(|(.., most)| most),
-                "goal": case.is_judged().then(|| Goal::of(case.test.metric)),
+                "goal": self.goal,
                 "goal_met": self.is_met(),
             },
         });
@@ -137,7 +110,7 @@ pub(super) fn middle(figures: impl Iterator<Item = f64>) -> Option<f64> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::test::{Test, Verb};
+    use crate::test::{Metric, Test, Verb};
 
     pub(in crate::compare) fn comparison(metric: Metric, pairs: &[(f64, f64)]) -> Comparison {
         let pair = |&(ours, theirs)| Pair {
@@ -145,15 +118,17 @@ pub(super) mod tests {
             perftest: Some(theirs),
             document: Value::Null,
         };
-        Comparison {
-            case: Case {
-                test: Test {
-                    verb: Verb::Send,
-                    metric,
-                },
-                size: 8,
-                iterations: 1000,
+        let case = Case {
+            test: Test {
+                verb: Verb::Send,
+                metric,
             },
+            size: 8,
+            iterations: 1000,
+        };
+        Comparison {
+            case,
+            goal: Goals::Wide.of(&case),
             pairs: pairs.iter().map(pair).collect(),
         }
     }
@@ -173,14 +148,14 @@ pub(super) mod tests {
         let mut alone = comparison(Metric::Latency, &[(10.0, 10.0)]);
         alone.pairs[0].perftest = None;
         assert_eq!((alone.is_met(), alone.ours()), (None, 10.0));
-        assert!(alone.is_settled());
+        assert!(alone.is_settled(Goals::Wide));
     }
 
     #[test]
     fn outliers_do_not_unsettle() {
         let steady = [(1.0, 1.0), (1.02, 1.0), (1.01, 1.0), (9.0, 1.0), (1.0, 1.0)];
-        assert!(comparison(Metric::Latency, &steady).is_settled());
+        assert!(comparison(Metric::Latency, &steady).is_settled(Goals::Wide));
         let wild = [(1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (9.0, 1.0), (1.0, 1.0)];
-        assert!(!comparison(Metric::Latency, &wild).is_settled());
+        assert!(!comparison(Metric::Latency, &wild).is_settled(Goals::Wide));
     }
 }

@@ -97,7 +97,12 @@ impl Program {
     pub(super) fn words(&self, case: &Case, network: &Network, port: u16) -> Vec<OsString> {
         let mut words: Vec<OsString> = match self {
             Self::Ours(path, _) => vec![path.into(), case.test.to_string().into()],
-            Self::Perftest => vec![case.test.perftest_program().into(), "-F".into()],
+            // Memory is registered without relaxed ordering, as ours is.
+            Self::Perftest => vec![
+                case.test.perftest_program().into(),
+                "-F".into(),
+                "--disable_pcie_relaxed".into(),
+            ],
         };
         let mut option = |name: &str, value: String| words.extend([name.into(), value.into()]);
         option("-d", network.device.clone());
@@ -228,7 +233,11 @@ mod tests {
             mtu: 4096,
         };
         let case = case(Verb::Write, Metric::Bandwidth, 8);
-        let words = |program: Program| program.words(&case, &network, 20000)[2..].to_vec();
+        let words = |program: Program| {
+            let words = program.words(&case, &network, 20000);
+            let device = words.iter().position(|word| word == "-d").unwrap();
+            words[device..].to_vec()
+        };
         let ours = words(Program::Ours("rdma-bench".into(), Layer::Core));
         assert_eq!(ours, words(Program::Perftest));
         assert!(ours.contains(&"-Q".into()) && ours.contains(&"-I".into()));

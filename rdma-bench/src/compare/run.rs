@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::ends::{free_port, run};
 use super::outcome::{Comparison, Pair};
 use super::program::{Network, Program, Reading};
-use super::{Case, Effort};
+use super::{Case, Effort, Goals};
 use crate::error::Result;
 
 /// How long a run may take.
@@ -19,7 +19,8 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// How often a run is tried: perftest now and then does not find out the processor's frequency.
 const TRIES: usize = 3;
 
-/// Compares a case: `ours`, then `peer` if there is one, and so on.
+/// Compares a case: `ours`, then `peer` if there is one, then `peer` and `ours`, and so on, so that
+/// neither gains by what the other leaves behind.
 ///
 /// # Errors
 ///
@@ -28,20 +29,27 @@ pub fn compare(
     case: Case,
     network: &Network,
     (ours, peer): (&Program, Option<&Program>),
-    effort: Effort,
+    (effort, goals): (Effort, Goals),
 ) -> Result<Comparison> {
     let mut comparison = Comparison {
         case,
+        goal: goals.of(&case),
         pairs: Vec::new(),
     };
+    let theirs = || -> Result<Option<f64>> {
+        let Some(peer) = peer else { return Ok(None) };
+        Ok(Some(measure(peer, &case, network)?.figure))
+    };
     for number in 0..effort.most_pairs() {
-        if number >= effort.pairs() && comparison.is_settled() {
+        if number >= effort.pairs(goals) && comparison.is_settled(goals) {
             break;
         }
-        let own = measure(ours, &case, network)?;
-        let theirs = match peer {
-            Some(peer) => Some(measure(peer, &case, network)?.figure),
-            None => None,
+        let (own, theirs) = if number % 2 == 0 {
+            let own = measure(ours, &case, network)?;
+            (own, theirs()?)
+        } else {
+            let theirs = theirs()?;
+            (measure(ours, &case, network)?, theirs)
         };
         comparison.pairs.push(Pair {
             ours: own.figure,

@@ -1,6 +1,6 @@
 //! Comparisons as lines of a table.
 
-use super::outcome::{Comparison, Goal};
+use super::outcome::Comparison;
 use crate::statistics::Bandwidth;
 use crate::test::Metric;
 
@@ -26,10 +26,10 @@ pub fn line(comparison: &Comparison) -> String {
         Some((ratio, least, most)) => (format!("{ratio:.3}"), format!("{least:.2}..{most:.2}")),
         None => ("-".into(), "-".into()),
     };
-    let goal = match (comparison.is_met(), Goal::of(case.test.metric)) {
-        (None, _) => String::new(),
-        (Some(met), Goal::AtMost(most)) => format!("<= {most:.2} {}", verdict(met)),
-        (Some(met), Goal::AtLeast(least)) => format!(">= {least:.2} {}", verdict(met)),
+    let goal = match (comparison.goal, comparison.is_met()) {
+        (Some(goal), Some(true)) => format!("{goal} met"),
+        (Some(goal), Some(false)) => format!("{goal} MISSED"),
+        _ => String::new(),
     };
     let line = format!(
         "{:<12}{:>9}{:>7}  {unit:<7}{:>12}{theirs:>12}{ratio:>9}  {spread:<14}{:>6}  {goal}",
@@ -40,10 +40,6 @@ pub fn line(comparison: &Comparison) -> String {
         comparison.pairs.len(),
     );
     line.trim_end().to_owned()
-}
-
-fn verdict(met: bool) -> &'static str {
-    if met { "met" } else { "MISSED" }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Two connected queue pairs, and the memory that peers reach.
 
 use rdma_core::{
-    AccessFlags, AddressChoice, ConnectOptions, Context, Endpoint, ExposedMemory, ProtectionDomain,
-    QueuePair, RemoteMemory,
+    AccessFlags, AddressChoice, Buffer, ConnectOptions, Context, Endpoint, ExposedMemory,
+    ProtectionDomain, QueuePair, RemoteMemory,
 };
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +85,7 @@ impl Connection {
         let exposed = match access(verb) {
             None => None,
             Some(access) => {
-                let memory = domain.allocate(plan.largest())?;
+                let memory = touched(&domain, plan.largest())?;
                 Some(memory.expose(access).map_err(|(_, error)| error)?)
             }
         };
@@ -106,7 +106,9 @@ impl Connection {
             .mtu(mtu)
             .ack_timeout_exponent(settings.ack_timeout)
             .service_level(settings.service_level)
-            .traffic_class(settings.traffic_class);
+            .traffic_class(settings.traffic_class)
+            // Perftest's.
+            .hop_limit(u8::MAX);
         let address = prepared.address().clone();
         let queue_pair = prepared.connect(&theirs.endpoint, &options)?;
         let ends = [&own, &theirs].map(|offer| Address {
@@ -152,9 +154,14 @@ impl Connection {
         }
     }
 
+    /// The memory of a message.
+    pub(super) fn message(&self, size: usize) -> Result<Buffer> {
+        touched(&self.domain, size)
+    }
+
     /// Memory that many requests can write at once, and peers cannot reach.
     pub(super) fn scratch(&self, size: usize) -> Result<ExposedMemory> {
-        let memory = self.domain.allocate(size)?;
+        let memory = self.message(size)?;
         let local = AccessFlags::LOCAL_WRITE;
         Ok(memory.expose(local).map_err(|(_, error)| error)?)
     }
@@ -191,6 +198,16 @@ impl Measure for Connection {
             (Metric::Bandwidth, _, _) => atomic::bandwidth(self, control),
         }
     }
+}
+
+/// Memory that has been written to, as perftest's has: else all of its pages may be the one page of
+/// zeroes, which is faster to read than memory is.
+fn touched(domain: &ProtectionDomain, size: usize) -> Result<Buffer> {
+    let mut memory = domain.allocate(size)?;
+    for (place, byte) in memory.iter_mut().enumerate() {
+        *byte = (place % 251) as u8 + 1;
+    }
+    Ok(memory)
 }
 
 pub(super) fn entries(depth: usize) -> Result<u32> {

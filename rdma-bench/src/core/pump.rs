@@ -69,7 +69,7 @@ pub(super) fn turns(
     request: impl Fn(Buffer) -> SendRequest<Buffer>,
 ) -> Result<Measured> {
     let mut sends = connection.queue_pair.send_queue();
-    let mut memory = connection.domain.allocate(size)?;
+    let mut memory = connection.message(size)?;
     let mut recorder = Recorder::new(connection.plan.length);
     let mut room = [WorkCompletion::default()];
     control.barrier()?;

@@ -57,7 +57,7 @@ pub(super) fn latency(
 ) -> Result<Measured> {
     let mut receives = Receives::new(connection, size)?;
     let mut sends = connection.queue_pair.send_queue();
-    let mut message = connection.domain.allocate(size)?;
+    let mut message = connection.message(size)?;
     let inline = size <= connection.inline;
     let mut recorder = Recorder::new(connection.plan.length);
     let mut room = [WorkCompletion::default()];
@@ -93,7 +93,7 @@ pub(super) fn send_all(
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    let message = connection.domain.allocate(size)?.freeze();
+    let message = connection.message(size)?.freeze();
     let inline = size <= connection.inline;
     pump(connection, control, || {
         let request = SendRequest::send(message.clone());

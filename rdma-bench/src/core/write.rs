@@ -21,7 +21,7 @@ pub(super) fn latency(
     // No write is on its way between two sizes.
     target.store_u8(last, 0)?;
     let mut sends = connection.queue_pair.send_queue();
-    let mut message = connection.domain.allocate(size)?;
+    let mut message = connection.message(size)?;
     let inline = size <= connection.inline;
     let mut recorder = Recorder::new(connection.plan.length);
     let mut room = [WorkCompletion::default()];
@@ -70,7 +70,7 @@ pub(super) fn bandwidth(
     control: &mut Control,
 ) -> Result<Measured> {
     let (_, remote) = connection.windows(size)?;
-    let message = connection.domain.allocate(size)?.freeze();
+    let message = connection.message(size)?.freeze();
     let inline = size <= connection.inline;
     pump(connection, control, || {
         let request = SendRequest::write(message.clone(), remote);

@@ -39,6 +39,7 @@ mod reregister;
 mod ring;
 mod shared;
 mod shared_receive_queue;
+mod shared_receive_slots;
 mod slot_table;
 mod span;
 mod stash;
@@ -76,9 +77,8 @@ pub(crate) use request::ElementList;
 pub(crate) use reregister::{Changes, Remains};
 pub(crate) use ring::Ring;
 pub(crate) use shared::{Reading, Shared, Writing};
-pub(crate) use shared_receive_queue::{
-    SharedReceiveQueueHandle, SharedReceiveSizes, SharedReceiveSlots,
-};
+pub(crate) use shared_receive_queue::{SharedReceiveQueueHandle, SharedReceiveSizes};
+pub(crate) use shared_receive_slots::SharedReceiveSlots;
 pub(crate) use slot_table::Reserved;
 pub(crate) use span::Span;
 pub(crate) use unmapped::UnmappedHandle;

@@ -1,4 +1,4 @@
-//! A shared receive queue, and the memory of its receives.
+//! A shared receive queue.
 
 use std::any::Any;
 use std::fmt;
@@ -13,13 +13,9 @@ use parking_lot::Mutex;
 use super::completion_queue::CompletionQueueHandle;
 use super::context::positive;
 use super::protection_domain::ProtectionDomainHandle;
-use super::queue_pair::QueuePairSizes;
-use super::request::ReceiveElements;
-use super::slot_table::SlotTable;
 use super::xrc_domain::XrcDomainHandle;
 use crate::completion::CompletionQueue;
 use crate::error::{Errno, Error, Result};
-use crate::memory::Scatter;
 use crate::protection_domain::ProtectionDomain;
 use crate::receive::{SharedReceiveQueue, SharedReceiveQueueId, XrcDomain};
 
@@ -40,7 +36,7 @@ pub(crate) struct SharedReceiveQueueHandle {
     elements: u32,
     domain: Arc<ProtectionDomainHandle>,
     /// The XRC domain and the completions, which must outlive the queue.
-    _xrc: Option<(Arc<XrcDomainHandle>, Arc<CompletionQueueHandle>)>,
+    xrc: Option<(Arc<XrcDomainHandle>, Arc<CompletionQueueHandle>)>,
     /// In-flight memory that nobody waits for any more.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
 }
@@ -99,7 +95,7 @@ impl SharedReceiveQueueHandle {
             requests: AtomicU32::new(sizes.requests),
             elements: attributes.attr.max_sge,
             domain,
-            _xrc: xrc,
+            xrc,
             abandoned: Mutex::default(),
         };
         handle.read_number()?;
@@ -108,7 +104,7 @@ impl SharedReceiveQueueHandle {
 
     /// Asks for the number if there must be one.
     fn read_number(&mut self) -> Result<()> {
-        if self._xrc.is_none() {
+        if self.xrc.is_none() {
             return Ok(());
         }
         let mut number = 0;
@@ -134,6 +130,17 @@ impl SharedReceiveQueueHandle {
 
     pub(crate) fn number(&self) -> Option<u32> {
         self.number
+    }
+
+    /// How many pieces of memory a receive can have.
+    #[inline]
+    pub(super) fn elements(&self) -> u32 {
+        self.elements
+    }
+
+    /// Keeps memory that the device may still use until the queue is destroyed.
+    pub(super) fn abandon(&self, memory: Box<dyn Any + Send>) {
+        self.abandoned.lock().push(memory);
     }
 
     /// How many receives can be in flight.
@@ -201,7 +208,7 @@ impl SharedReceiveQueueHandle {
     /// they name stays where it is, and unreachable in every way that its type does not allow the
     /// device as well, until the request has completed or the queue is destroyed.
     #[inline]
-    unsafe fn post(&self, wr: &mut sys::ibv_recv_wr) -> Result<()> {
+    pub(super) unsafe fn post(&self, wr: &mut sys::ibv_recv_wr) -> Result<()> {
         let mut bad = ptr::null_mut();
         // SAFETY: the queue is valid; the caller vouches for the request and its memory.
         let errno = unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, &mut bad) };
@@ -227,103 +234,62 @@ impl SharedReceiveQueueHandle {
 
 impl Drop for SharedReceiveQueueHandle {
     fn drop(&mut self) {
+        let remains = Remains {
+            raw: self.raw,
+            name: self.describe(),
+            completions: self.xrc.as_ref().map(|(_, queue)| Arc::clone(queue)),
+            parents: Box::new((Arc::clone(&self.domain), self.xrc.take())),
+            memory: mem::take(self.abandoned.get_mut()),
+        };
+        remains.destroy();
+    }
+}
+
+/// A shared receive queue that nobody uses any more but the device, and what has to outlive it.
+struct Remains {
+    raw: NonNull<sys::ibv_srq>,
+    /// How the log names it.
+    name: String,
+    /// Of a queue in an XRC domain.
+    completions: Option<Arc<CompletionQueueHandle>>,
+    /// The objects that it was made of.
+    parents: Box<dyn Any + Send>,
+    /// Memory that the device may use until it is destroyed.
+    memory: Vec<Box<dyn Any + Send>>,
+}
+
+// SAFETY: verbs are thread-safe on a shared receive queue.
+unsafe impl Send for Remains {}
+
+impl Remains {
+    /// Destroys the queue; where this thread is between two entries of its completion queue, whose
+    /// lock the driver takes for that, once it is through with them.
+    fn destroy(self) {
+        let polled = self
+            .completions
+            .as_ref()
+            .filter(|queue| queue.is_polled_here());
+        if let Some(queue) = polled.map(Arc::clone) {
+            return queue.afterwards(move || self.destroy());
+        }
         // SAFETY: the queue is valid and destroyed once, here; every queue pair made with it holds
-        // an `Arc` of this handle, so none is left. After this the device uses no memory of its
-        // receives (man page of ibv_destroy_srq), so `abandoned` may be dropped.
+        // an `Arc` of its handle, so none is left. After this the device uses no memory of its
+        // receives (man page of ibv_destroy_srq), so `memory` may be dropped.
         let errno = unsafe { sys::ibv_destroy_srq(self.raw.as_ptr()) };
         if errno != 0 {
             // The device may still use the memory: it must never be freed.
-            mem::forget(mem::take(self.abandoned.get_mut()));
+            mem::forget(self.memory);
             let errno = positive(errno);
-            tracing::error!(queue = %self.describe(), %errno, "ibv_destroy_srq failed");
+            tracing::error!(queue = %self.name, %errno, "ibv_destroy_srq failed");
         }
+        // Whatever it was made of is let go after it.
+        drop(self.parents);
     }
 }
 
 fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// The receives of a shared queue, each in a slot from posting to completion.
-pub(crate) struct SharedReceiveSlots<T: Send + 'static> {
-    handle: Arc<SharedReceiveQueueHandle>,
-    table: SlotTable<T>,
-}
-
-impl<T: Send + 'static> fmt::Debug for SharedReceiveSlots<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedReceiveSlots")
-            .field("handle", &self.handle)
-            .field("table", &self.table)
-            .finish()
-    }
-}
-
-impl<T: Send + 'static> SharedReceiveSlots<T> {
-    /// A table of `slots` slots, at most 2^16.
-    pub(crate) fn new(handle: Arc<SharedReceiveQueueHandle>, slots: u32) -> Self {
-        Self {
-            handle,
-            table: SlotTable::new(slots),
-        }
-    }
-
-    pub(crate) fn handle(&self) -> &Arc<SharedReceiveQueueHandle> {
-        &self.handle
-    }
-
-    /// How many slots there are.
-    pub(crate) fn most(&self) -> usize {
-        self.table.capacity()
-    }
-
-    #[inline]
-    pub(crate) fn post(&self, memory: T) -> Result<(), (Error, T)>
-    where
-        T: Scatter,
-    {
-        let Some(reserved) = self.table.reserve() else {
-            let error = Error::QueueFull {
-                queue: "shared receive",
-                capacity: self.table.capacity(),
-            };
-            return Err((error, memory));
-        };
-        let limits = QueuePairSizes {
-            send_requests: 0,
-            receive_requests: 0,
-            send_elements: 0,
-            receive_elements: self.handle.elements,
-            inline_data: 0,
-        };
-        let mut elements = ReceiveElements::new();
-        if let Err(error) = elements.scatter(&memory, limits) {
-            self.table.cancel(reserved);
-            return Err((error, memory));
-        }
-        let mut wr = elements.work_request(reserved.id());
-        self.table.launch(&reserved, memory);
-        // SAFETY: `elements` outlives the call. The memory is in the slot, where nobody can reach
-        // it until `complete` takes it for a completion with this id, or the queue is destroyed.
-        let posted = unsafe { self.handle.post(&mut wr) };
-        posted.map_err(|error| (error, self.table.withdraw(reserved)))
-    }
-
-    #[inline]
-    pub(crate) fn complete(&self, id: u64) -> Option<T> {
-        let (index, memory) = self.table.complete(id)?;
-        self.table.release(index);
-        Some(memory)
-    }
-}
-
-impl<T: Send + 'static> Drop for SharedReceiveSlots<T> {
-    fn drop(&mut self) {
-        if let Some(memory) = self.table.abandon() {
-            self.handle.abandoned.lock().push(memory);
-        }
-    }
 }
 
 impl<T: Send + 'static> SharedReceiveQueue<T> {
@@ -360,7 +326,7 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
             requests: AtomicU32::new(0),
             elements: 0,
             domain: Arc::clone(domain.handle()),
-            _xrc: xrc.map(|(xrc_domain, completions)| {
+            xrc: xrc.map(|(xrc_domain, completions)| {
                 let (domain, queue) = (xrc_domain.handle(), completions.handle());
                 (Arc::clone(domain), Arc::clone(queue))
             }),

@@ -1,0 +1,130 @@
+//! Where completions come from.
+
+use std::time::Instant;
+
+use rdma_core::{
+    CompletionChannel, CompletionFields, CompletionQueue, Context, ExtendedCompletionQueue,
+    WorkCompletion,
+};
+
+use super::{Options, Outcome, PATIENCE};
+
+/// The queue of all completions, polled or waited for.
+#[derive(Debug)]
+pub(crate) struct Completions {
+    queue: CompletionQueue,
+    /// The same queue, if its completions tell the device's time.
+    timed: Option<ExtendedCompletionQueue>,
+    channel: Option<CompletionChannel>,
+}
+
+/// A completion, and the device's time of it.
+pub(crate) type Timed = (WorkCompletion, Option<u64>);
+
+/// How many completions are taken at once.
+const AT_ONCE: usize = 16;
+
+impl Completions {
+    /// A queue for so many completions.
+    pub(crate) fn new(context: &Context, options: &Options, entries: usize) -> Outcome<Self> {
+        let mut builder = context.completion_queue(u32::try_from(entries)?);
+        let mut channel = None;
+        if options.events {
+            let announces = context.completion_channel()?;
+            builder = builder.channel(&announces);
+            channel = Some(announces);
+        }
+        if !options.timestamps {
+            let (queue, timed) = (builder.build()?, None);
+            return Ok(Self {
+                queue,
+                timed,
+                channel,
+            });
+        }
+        let fields = CompletionFields::STANDARD | CompletionFields::TIMESTAMP;
+        let timed = builder.extended(fields).build()?;
+        Ok(Self {
+            queue: timed.queue().clone(),
+            timed: Some(timed),
+            channel,
+        })
+    }
+
+    pub(crate) fn queue(&self) -> &CompletionQueue {
+        &self.queue
+    }
+
+    /// Takes the next completions, of which there is at least one, into `room`.
+    pub(crate) fn next(&self, room: &mut Vec<Timed>) -> Outcome<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut armed = false;
+        room.clear();
+        loop {
+            self.poll(room)?;
+            if !room.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("the peer has been silent for {PATIENCE:?}").into());
+            }
+            let Some(channel) = &self.channel else {
+                std::hint::spin_loop();
+                continue;
+            };
+            // What came before the request is not announced, so the queue is polled again first.
+            if armed {
+                channel.wait(Some(PATIENCE))?;
+                channel.drain(|_| ())?;
+            } else {
+                self.queue.request_notification()?;
+            }
+            armed = !armed;
+        }
+    }
+
+    fn poll(&self, room: &mut Vec<Timed>) -> Outcome<()> {
+        let Some(timed) = &self.timed else {
+            let mut taken = [WorkCompletion::default(); AT_ONCE];
+            let taken = self.queue.poll(&mut taken)?;
+            room.extend(taken.iter().map(|completion| (*completion, None)));
+            return Ok(());
+        };
+        timed.poll(|completions| {
+            while room.len() < AT_ONCE
+                && let Some(completion) = completions.next()
+            {
+                room.push((completion.completion(), completion.timestamp()));
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// The times between receives, in ticks of the device's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Ticks {
+    last: Option<u64>,
+    pub(crate) intervals: u64,
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+    pub(crate) sum: u64,
+}
+
+impl Ticks {
+    /// Counts a receive at this time.
+    pub(crate) fn count(&mut self, now: u64) {
+        // A clock that began anew tells nothing.
+        if let Some(passed) = self.last.and_then(|last| now.checked_sub(last)) {
+            self.least = if self.intervals == 0 {
+                passed
+            } else {
+                self.least.min(passed)
+            };
+            self.most = self.most.max(passed);
+            self.sum += passed;
+            self.intervals += 1;
+        }
+        self.last = Some(now);
+    }
+}

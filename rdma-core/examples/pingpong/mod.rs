@@ -1,0 +1,25 @@
+//! What the ping-pong examples have in common.
+//!
+//! They speak the protocol of the programs of the same names in rdma-core's `ibverbs-utils`
+//! (`ibv_rc_pingpong` ...), so that either end can be in C.
+
+#![allow(dead_code, unused_imports, reason = "each example uses a part of it")]
+
+mod completions;
+mod handshake;
+mod options;
+mod turns;
+
+use std::error::Error;
+use std::time::Duration;
+
+pub(crate) use completions::Completions;
+pub(crate) use handshake::{Line, Table};
+pub(crate) use options::{Options, Program};
+pub(crate) use turns::{Ball, Player, Report, balls, play};
+
+/// What an example ends with.
+pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// How long the peer may be silent.
+const PATIENCE: Duration = Duration::from_secs(60);

@@ -210,3 +210,28 @@ fn an_endpoint_that_cannot_be_is_not_connected_to() {
     let error = prepared.connect(&remote, &Default::default()).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
 }
+
+#[test]
+fn a_context_that_somebody_else_opened_is_taken_over() {
+    let device = context().device();
+    // SAFETY: the device is valid for as long as its handle.
+    let raw = unsafe { ibverbs_sys::ibv_open_device(device.as_raw()) };
+    let raw = std::ptr::NonNull::new(raw).expect("the device opens");
+    // SAFETY: the context is open, and nobody else closes it.
+    let context = unsafe { Context::from_raw(raw) }.unwrap();
+    assert_eq!(context.as_raw(), raw.as_ptr());
+    assert_eq!(context.name(), device.name());
+    assert!(context.attributes().unwrap().ports() >= 1);
+    let fd = context.async_fd();
+    let link = format!("/proc/self/fd/{fd}");
+    let opened = std::fs::read_link(&link).unwrap();
+    assert!(opened.to_string_lossy().contains("event"), "{opened:?}");
+    // What was made from it keeps it open, and its device valid.
+    let domain = context.protection_domain().unwrap();
+    let again = context.device();
+    drop(context);
+    assert!(domain.allocate(8).is_ok());
+    drop(domain);
+    assert_eq!(again.guid(), device.guid());
+    assert_eq!(again.open().unwrap().name(), device.name());
+}

@@ -1,0 +1,519 @@
+//! What no completion tells: events of queue pairs, completion queues, shared receive queues, ports
+//! and the device.
+
+mod common;
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread;
+use std::time::Duration;
+
+use common::{Pair, completion, context, eventually, pattern, succeed};
+use ibverbs_sys::ibv_event_type;
+use rdma_core::{
+    AccessFlags, AsyncEvent, AsyncEventObject, AsyncEvents, Buffer, ConnectOptions, Context,
+    GidType, PortState, QueuePair, SendRequest, WorkStatus,
+};
+
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a test looks whether something happens that must not.
+const QUIET: Duration = Duration::from_millis(50);
+
+/// Events of the port and the device go to every context of the process, so a test that raises them
+/// is alone.
+static DEVICE: RwLock<()> = RwLock::new(());
+
+fn with_others() -> RwLockReadGuard<'static, ()> {
+    DEVICE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    DEVICE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The next event that is meant.
+#[track_caller]
+fn event_of(events: &AsyncEvents, meant: impl Fn(&AsyncEvent) -> bool) -> AsyncEvent {
+    let mut others = Vec::new();
+    while let Some(event) = events.wait(Some(PATIENCE)).unwrap() {
+        if meant(&event) {
+            return event;
+        }
+        others.push(event);
+    }
+    panic!("it did not come within {PATIENCE:?}, only {others:?}");
+}
+
+/// The event that a queue pair must raise, and the kernel's Soft-RoCE does not: it raises none of a
+/// queue pair's (IBTA 11.6.3 wants them). There, none at all or the right one is expected.
+#[track_caller]
+fn expect_of_queue_pair(context: &Context, events: &AsyncEvents, expected: AsyncEvent) {
+    if context.device().description().as_deref() != Some("rxe") {
+        assert_eq!(event_of(events, |event| event == &expected), expected);
+        return;
+    }
+    while let Some(event) = events.wait(Some(QUIET)).unwrap() {
+        let of_queue_pair = matches!(event.object(), AsyncEventObject::QueuePair(_));
+        assert!(event == expected || !of_queue_pair, "{event}");
+    }
+}
+
+fn is_readable(events: &AsyncEvents, limit: Duration) -> bool {
+    let mut poll = libc::pollfd {
+        fd: events.as_fd().as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let limit = i32::try_from(limit.as_millis()).unwrap();
+    // SAFETY: `poll` is one valid entry.
+    unsafe { libc::poll(&mut poll, 1, limit) == 1 }
+}
+
+/// A pair whose left end wrote to memory that the right one does not have; both failed.
+fn violated() -> Pair {
+    let pair = Pair::new();
+    let exposed = pair.domain.allocate(8).unwrap();
+    let exposed = exposed.expose(AccessFlags::REMOTE_WRITE).unwrap();
+    let remote = exposed.remote();
+    drop(exposed);
+    let mut sends = pair.left.send_queue();
+    let request = SendRequest::write(pattern(&pair.domain, 8, 1), remote);
+    sends.post(request).unwrap();
+    let failed = completion(pair.left.send_completions());
+    assert_eq!(failed.status(), WorkStatus::RemoteAccess);
+    pair
+}
+
+/// A completion queue that holds more completions than it has room for, with its queue pair and the
+/// peer of that.
+fn overrun(context: &Context) -> (rdma_core::CompletionQueue, Pair) {
+    let domain = context.protection_domain().unwrap();
+    let completions = context.completion_queue(1).build().unwrap();
+    let capacity = completions.capacity();
+    let requests = capacity as u32 + 2;
+    let configure = |builder: rdma_core::QueuePairBuilder| {
+        let builder = builder.send_requests(requests);
+        builder.receive_requests(requests)
+    };
+    let left = configure(domain.queue_pair()).send_completions(&completions);
+    let left = left.build().unwrap();
+    let right = configure(domain.queue_pair()).build().unwrap();
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let options = ConnectOptions::default();
+    let pair = Pair {
+        domain: domain.clone(),
+        left: left.connect(&to_right, &options).unwrap(),
+        right: right.connect(&to_left, &options).unwrap(),
+    };
+    let mut receives = pair.right.receive_queue();
+    let mut sends = pair.left.send_queue();
+    for _ in 0..requests {
+        receives.post(domain.allocate(8).unwrap()).unwrap();
+        let request = SendRequest::send(domain.allocate(8).unwrap());
+        sends.post(request).unwrap();
+    }
+    (completions, pair)
+}
+
+#[test]
+fn without_an_event_nothing_is_taken_and_a_wait_ends() {
+    let _shared = with_others();
+    let events = context().async_events().unwrap();
+    assert_eq!(events.take().unwrap(), None);
+    assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), None);
+    assert_eq!(events.wait(Some(QUIET)).unwrap(), None);
+    assert!(!is_readable(&events, Duration::ZERO));
+    // SAFETY: reads the status flags of an open descriptor.
+    let flags = unsafe { libc::fcntl(events.as_raw_fd(), libc::F_GETFL) };
+    assert!(flags & libc::O_NONBLOCK != 0, "{flags:#x}");
+}
+
+#[test]
+fn overrun_of_a_completion_queue_names_it() {
+    let _shared = with_others();
+    let context = context();
+    let events = context.async_events().unwrap();
+    let (completions, pair) = overrun(&context);
+    assert!(is_readable(&events, PATIENCE));
+    let expected = AsyncEvent::CompletionQueueError {
+        completion_queue: completions.id(),
+    };
+    let event = event_of(&events, |event| event == &expected);
+    assert!(event.is_fatal());
+    let object = AsyncEventObject::CompletionQueue(completions.id());
+    assert_eq!(event.object(), object);
+    drop(pair);
+}
+
+#[test]
+fn queue_pair_that_loses_a_completion_fails_and_says_so() {
+    let _shared = with_others();
+    let context = context();
+    let events = context.async_events().unwrap();
+    let (_completions, pair) = overrun(&context);
+    event_of(&events, |event| {
+        matches!(event, AsyncEvent::CompletionQueueError { .. })
+    });
+    let queue_pair = pair.left.number();
+    let expected = AsyncEvent::QueuePairFatal { queue_pair };
+    expect_of_queue_pair(&context, &events, expected);
+}
+
+#[test]
+fn access_to_memory_out_of_reach_is_told_to_its_owner() {
+    // IBTA 11.6.3.2: Local Access Violation Work Queue Error, at the responder.
+    let _shared = with_others();
+    let pair = violated();
+    let context = pair.domain.context();
+    let events = context.async_events().unwrap();
+    let queue_pair = pair.right.number();
+    let expected = AsyncEvent::QueuePairAccessError { queue_pair };
+    expect_of_queue_pair(context, &events, expected);
+}
+
+#[test]
+fn request_that_is_not_allowed_is_told_to_who_received_it() {
+    // IBTA 11.6.3.2: Invalid Request Local Work Queue Error, at the responder.
+    let _shared = with_others();
+    let configure = |builder: rdma_core::QueuePairBuilder| builder.access(AccessFlags::empty());
+    let pair = Pair::with(configure, &ConnectOptions::default());
+    let context = pair.domain.context();
+    let events = context.async_events().unwrap();
+    let exposed = pair.domain.allocate(8).unwrap();
+    let exposed = exposed.expose(AccessFlags::REMOTE_WRITE).unwrap();
+    let mut sends = pair.left.send_queue();
+    let request = SendRequest::write(pattern(&pair.domain, 8, 1), exposed.remote());
+    sends.post(request).unwrap();
+    let failed = completion(pair.left.send_completions());
+    assert_eq!(failed.status(), WorkStatus::RemoteInvalidRequest);
+    let queue_pair = pair.right.number();
+    let expected = AsyncEvent::QueuePairRequestError { queue_pair };
+    expect_of_queue_pair(context, &events, expected);
+}
+
+/// Two queue pairs of which the right one receives from a shared queue.
+struct Served {
+    domain: rdma_core::ProtectionDomain,
+    queue: rdma_core::SharedReceiveQueue<Buffer>,
+    left: QueuePair,
+    right: QueuePair,
+}
+
+impl Served {
+    fn new(context: &Context) -> Self {
+        let domain = context.protection_domain().unwrap();
+        let queue = domain.shared_receive_queue(4).build().unwrap();
+        let left = domain.queue_pair().build().unwrap();
+        let right = domain.queue_pair().shared_receive_queue(&queue);
+        let right = right.build().unwrap();
+        let (to_left, to_right) = (left.endpoint(), right.endpoint());
+        let options = ConnectOptions::default();
+        for _ in 0..2 {
+            queue.post(domain.allocate(8).unwrap()).unwrap();
+        }
+        Self {
+            domain,
+            queue,
+            left: left.connect(&to_right, &options).unwrap(),
+            right: right.connect(&to_left, &options).unwrap(),
+        }
+    }
+
+    /// Sends eight bytes from left to right.
+    fn send(&self) {
+        let mut sends = self.left.send_queue();
+        let memory = self.domain.allocate(8).unwrap();
+        sends.post(SendRequest::send(memory)).unwrap();
+        succeed(self.left.send_completions());
+        succeed(self.right.receive_completions());
+    }
+}
+
+#[test]
+fn shared_receive_queue_at_its_limit_is_named_once() {
+    let _shared = with_others();
+    let context = context();
+    let events = context.async_events().unwrap();
+    let served = Served::new(&context);
+    served.queue.warn_below(2).unwrap();
+    served.send();
+    let shared_receive_queue = served.queue.id();
+    let expected = AsyncEvent::SharedReceiveQueueLimit {
+        shared_receive_queue,
+    };
+    let event = event_of(&events, |event| event == &expected);
+    assert!(!event.is_fatal());
+    served.send();
+    assert_eq!(events.wait(Some(QUIET)).unwrap(), None, "the limit is off");
+}
+
+#[test]
+fn failed_queue_pair_says_when_it_takes_no_more_shared_receives() {
+    // IBTA 11.6.3.1: Last WQE Reached.
+    let _shared = with_others();
+    let context = context();
+    let events = context.async_events().unwrap();
+    let served = Served::new(&context);
+    served.right.fail().unwrap();
+    let queue_pair = served.right.number();
+    let expected = AsyncEvent::LastRequestReached { queue_pair };
+    expect_of_queue_pair(&context, &events, expected);
+}
+
+#[test]
+fn events_come_to_their_own_context_only() {
+    let _shared = with_others();
+    let (one, other) = (context(), context());
+    let (events, others) = (one.async_events().unwrap(), other.async_events().unwrap());
+    let (_completions, _pair) = overrun(&one);
+    event_of(&events, |event| {
+        matches!(event, AsyncEvent::CompletionQueueError { .. })
+    });
+    assert_eq!(others.wait(Some(QUIET)).unwrap(), None);
+}
+
+#[test]
+fn events_that_nobody_took_go_with_their_objects() {
+    let _shared = with_others();
+    let context = context();
+    let events = context.async_events().unwrap();
+    let (completions, pair) = overrun(&context);
+    assert!(is_readable(&events, PATIENCE));
+    drop((completions, pair));
+    assert_eq!(events.wait(Some(QUIET)).unwrap(), None);
+}
+
+#[test]
+fn objects_of_events_that_were_taken_can_go_at_once() {
+    let _shared = with_others();
+    let context = context();
+    let events = context.async_events().unwrap();
+    let (completions, pair) = overrun(&context);
+    let id = completions.id();
+    let event = event_of(&events, |event| {
+        matches!(event, AsyncEvent::CompletionQueueError { .. })
+    });
+    // Its destruction waits for acknowledgements; the test would not end.
+    drop((completions, pair));
+    // The event names an object that is gone, by a number that no other gets.
+    assert_eq!(event.object(), AsyncEventObject::CompletionQueue(id));
+    let next = context.completion_queue(1).build().unwrap();
+    assert_ne!(next.id(), id);
+}
+
+#[test]
+fn events_come_to_many_waiting_threads_and_each_to_one() {
+    let _shared = with_others();
+    let context = context();
+    let events = context.async_events().unwrap();
+    let (told, enough) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let queues = thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !enough.load(Ordering::Relaxed) {
+                    let event = events.wait(Some(QUIET)).unwrap();
+                    told.lock().unwrap().extend(event);
+                }
+            });
+        }
+        let queues = [overrun(&context), overrun(&context)];
+        eventually("an event of each", || {
+            let told = told.lock().unwrap();
+            let count = |queue: &rdma_core::CompletionQueue| count_of(&told, queue);
+            queues
+                .iter()
+                .all(|(queue, _)| count(queue) > 0)
+                .then_some(())
+        });
+        enough.store(true, Ordering::Relaxed);
+        queues
+    });
+    let told = told.into_inner().unwrap();
+    for (queue, _) in &queues {
+        // The kernel's Soft-RoCE raises one for each completion that is lost.
+        let at_most = if context.device().is_emulated() { 1 } else { 2 };
+        assert!((1..=at_most).contains(&count_of(&told, queue)), "{told:?}");
+    }
+}
+
+fn count_of(events: &[AsyncEvent], queue: &rdma_core::CompletionQueue) -> usize {
+    let object = AsyncEventObject::CompletionQueue(queue.id());
+    events
+        .iter()
+        .filter(|event| event.object() == object)
+        .count()
+}
+
+#[test]
+fn a_wait_without_limit_ends_with_an_event_after_its_context_s_last_handle() {
+    let _shared = with_others();
+    let context = context();
+    let events = context.async_events().unwrap();
+    let waiting = thread::spawn(move || {
+        // The events keep the context open.
+        events.wait(None).unwrap()
+    });
+    let (completions, _pair) = overrun(&context);
+    drop(context);
+    let event = waiting.join().unwrap().expect("it waits without limit");
+    let id = completions.id();
+    let expected = AsyncEventObject::CompletionQueue(id);
+    let of_queue_pair = matches!(event.object(), AsyncEventObject::QueuePair(_));
+    assert!(event.object() == expected || of_queue_pair, "{event}");
+}
+
+#[test]
+fn a_port_tells_when_its_gids_change() {
+    let _alone = alone();
+    let context = context();
+    let events = context.async_events().unwrap();
+    let expected = AsyncEvent::GidChange { port: 1 };
+    if context.device().is_emulated() {
+        softroce::faults().raise(ibv_event_type::IBV_EVENT_GID_CHANGE);
+        assert_eq!(event_of(&events, |event| event == &expected), expected);
+        return;
+    }
+    let gids = context.gids().unwrap();
+    let roce = gids.iter().find(|entry| entry.kind == GidType::RoceV2);
+    let interface = roce.and_then(rdma_core::GidEntry::interface_name).unwrap();
+    // Of documentation (RFC 5737), so that no traffic goes there.
+    let text = "192.0.2.77";
+    let gid = rdma_core::Gid::from(text.parse::<std::net::IpAddr>().unwrap());
+    let is_there = || context.gids().unwrap().iter().any(|entry| entry.gid == gid);
+    {
+        let _address = Address::add(&interface, text);
+        assert_eq!(event_of(&events, |event| event == &expected), expected);
+        eventually("the new GID", || is_there().then_some(()));
+    }
+    eventually("the GID's end", || (!is_there()).then_some(()));
+}
+
+/// An address of a network interface, for a while.
+struct Address<'a> {
+    interface: &'a str,
+    text: &'a str,
+}
+
+impl<'a> Address<'a> {
+    #[track_caller]
+    fn add(interface: &'a str, text: &'a str) -> Self {
+        let address = Self { interface, text };
+        let output = address.change("add");
+        assert!(output.status.success(), "this needs root: {output:?}");
+        address
+    }
+
+    fn change(&self, action: &str) -> std::process::Output {
+        let address = format!("{}/32", self.text);
+        let arguments = ["address", action, &address, "dev", self.interface];
+        let output = Command::new("ip").args(arguments).output();
+        output.expect("the program `ip` of iproute2 runs")
+    }
+}
+
+impl Drop for Address<'_> {
+    fn drop(&mut self) {
+        self.change("delete");
+    }
+}
+
+#[test]
+fn a_port_tells_when_its_link_goes_and_comes() {
+    let _alone = alone();
+    let context = context();
+    if !context.device().is_emulated() {
+        // A kernel's port would lose addresses that other tests need. It tells of its link still.
+        let flags = context.attributes().unwrap().capabilities();
+        assert!(flags.contains(rdma_core::DeviceCapabilities::PORT_ACTIVE_EVENT));
+        return;
+    }
+    let (events, copy) = (context.async_events().unwrap(), context.clone());
+    let port = 1;
+    softroce::faults().set_link(false);
+    let down = AsyncEvent::PortError { port };
+    assert_eq!(event_of(&events, |_| true), down);
+    let lost = copy.port(port).unwrap();
+    softroce::faults().set_link(true);
+    let up = AsyncEvent::PortActive { port };
+    assert_eq!(event_of(&events, |_| true), up);
+    assert_eq!(lost.state(), PortState::Down);
+    assert_eq!(lost.physical_state(), rdma_core::PhysicalState::Disabled);
+    assert_eq!(copy.port(port).unwrap().state(), PortState::Active);
+    Pair::new().check();
+}
+
+#[test]
+fn every_event_of_a_port_or_the_device_is_typed() {
+    let _alone = alone();
+    let context = context();
+    let events = context.async_events().unwrap();
+    if !context.device().is_emulated() {
+        // Only the user-space device raises them at will.
+        assert_eq!(events.take().unwrap(), None);
+        return;
+    }
+    let port = 1;
+    let raised = [
+        (
+            ibv_event_type::IBV_EVENT_LID_CHANGE,
+            AsyncEvent::LidChange { port },
+        ),
+        (
+            ibv_event_type::IBV_EVENT_PKEY_CHANGE,
+            AsyncEvent::PkeyChange { port },
+        ),
+        (
+            ibv_event_type::IBV_EVENT_SM_CHANGE,
+            AsyncEvent::SubnetManagerChange { port },
+        ),
+        (
+            ibv_event_type::IBV_EVENT_CLIENT_REREGISTER,
+            AsyncEvent::ClientReregister { port },
+        ),
+        (
+            ibv_event_type::IBV_EVENT_GID_CHANGE,
+            AsyncEvent::GidChange { port },
+        ),
+        (
+            ibv_event_type::IBV_EVENT_DEVICE_FATAL,
+            AsyncEvent::DeviceFatal,
+        ),
+        // A library of the future.
+        (ibv_event_type(77), AsyncEvent::Unknown(77)),
+    ];
+    for (kind, _) in raised {
+        softroce::faults().raise(kind);
+    }
+    for (_, expected) in raised {
+        assert_eq!(events.wait(Some(PATIENCE)).unwrap(), Some(expected));
+    }
+    assert_eq!(events.take().unwrap(), None);
+}
+
+#[test]
+fn failure_of_the_verb_is_an_error_that_names_it() {
+    let _alone = alone();
+    let context = context();
+    let events = context.async_events().unwrap();
+    if !context.device().is_emulated() {
+        // Only the user-space device fails at will.
+        assert_eq!(events.take().unwrap(), None);
+        return;
+    }
+    softroce::faults().fail(softroce::fault::Failure {
+        verb: softroce::fault::Verb::GetAsyncEvent,
+        call: 1,
+        errno: softroce::fault::Errno(libc::EIO),
+    });
+    let error = events.wait(Some(PATIENCE)).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("ibv_get_async_event on device softroce0"),
+        "{text}"
+    );
+    assert_eq!(events.take().unwrap(), None, "once only");
+}

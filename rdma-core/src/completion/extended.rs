@@ -73,7 +73,7 @@ impl ExtendedCompletionQueueBuilder {
         self
     }
 
-    /// Takes the queue's own memory from this parent domain.
+    /// Takes the queue's own memory from this [parent domain](ProtectionDomain::parent).
     #[doc(alias = "IBV_CQ_INIT_ATTR_MASK_PD")]
     pub fn parent_domain(mut self, domain: &ProtectionDomain) -> Self {
         self.domain = Some(domain.clone());
@@ -84,8 +84,8 @@ impl ExtendedCompletionQueueBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 entries or a channel or domain of another device, and the
-    /// verb's; [`Error::is_unsupported`] if the device has no extended completion queues, or not one
+    /// [`Error::InvalidArgument`] for 0 entries, a channel or domain of another device, or a domain
+    /// that is no parent domain; and the verb's; [`Error::is_unsupported`] if the device has no extended completion queues, or not one
     /// of the fields or promises.
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn build(self) -> Result<ExtendedCompletionQueue> {
@@ -101,6 +101,9 @@ impl ExtendedCompletionQueueBuilder {
                 what,
                 "the parent domain is of another context",
             ));
+        }
+        if domain.as_ref().is_some_and(|domain| !domain.is_parent()) {
+            return Err(Error::invalid(what, "the domain is not a parent domain"));
         }
         let settings = ExtendedSettings {
             entries: self.plain.entries,

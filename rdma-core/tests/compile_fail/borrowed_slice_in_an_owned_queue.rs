@@ -1,0 +1,10 @@
+//! A queue that keeps memory in flight takes none that is only borrowed.
+
+use rdma_core::{BufferSlice, QueuePair, SendRequest};
+
+fn example(pair: &QueuePair, part: BufferSlice<'_>) {
+    let mut queue = pair.send_queue();
+    let _ = queue.post(SendRequest::send(part));
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! Memory in flight is the device's: nobody can look at it.
+
+use rdma_core::{Buffer, PostError, SendQueue, SendRequest};
+
+fn look(_: &[u8]) {}
+
+fn example(mut queue: SendQueue<Buffer>, buffer: Buffer) -> Result<(), PostError<Buffer>> {
+    queue.post(SendRequest::send(buffer))?;
+    look(&buffer);
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! A claim for writing needs the whole shared buffer for itself.
+
+use rdma_core::{Result, SharedBuffer, WriteClaim};
+
+fn example(shared: &SharedBuffer) -> Result<WriteClaim> {
+    shared.try_write(..8)
+}
+
+fn main() {}

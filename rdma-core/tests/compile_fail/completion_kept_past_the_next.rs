@@ -1,0 +1,13 @@
+//! There is one current completion.
+
+use rdma_core::{ExtendedCompletionQueue, Result};
+
+fn example(queue: &ExtendedCompletionQueue) -> Result<()> {
+    queue.poll(|completions| {
+        let first = completions.next();
+        let second = completions.next();
+        drop((first, second));
+    })
+}
+
+fn main() {}

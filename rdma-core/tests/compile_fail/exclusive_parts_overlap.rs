@@ -1,0 +1,13 @@
+//! Two parts for writing that are asked for one by one could overlap.
+
+use rdma_core::{Buffer, Result};
+
+fn example(mut buffer: Buffer) -> Result<()> {
+    let mut one = buffer.slice_mut(..8)?;
+    let mut other = buffer.slice_mut(4..)?;
+    one[0] = other[0];
+    other[0] = 1;
+    Ok(())
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! Whoever lets a type's memory be registered promises that it stays.
+
+use std::ptr::NonNull;
+
+struct OnTheStack([u8; 64]);
+
+impl rdma_core::StableMemoryMut for OnTheStack {
+    fn memory(&mut self) -> NonNull<[u8]> {
+        NonNull::from(&mut self.0)
+    }
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! A poll is lent to its closure, which so cannot keep it from ending.
+
+use rdma_core::{ExtendedCompletionQueue, Result};
+
+fn example(queue: &ExtendedCompletionQueue) -> Result<()> {
+    queue.poll(|completions| std::mem::forget(*completions))
+}
+
+fn main() {}

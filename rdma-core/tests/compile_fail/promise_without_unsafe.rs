@@ -1,0 +1,9 @@
+//! What only the program can know it says with `unsafe`.
+
+use rdma_core::ExtendedCompletionQueueBuilder;
+
+fn example(builder: ExtendedCompletionQueueBuilder) -> ExtendedCompletionQueueBuilder {
+    builder.single_threaded().ignore_overrun()
+}
+
+fn main() {}

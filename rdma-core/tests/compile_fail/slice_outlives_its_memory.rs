@@ -1,0 +1,10 @@
+//! A part of registered memory does not outlive the registration.
+
+use rdma_core::{BufferSlice, ProtectionDomain, Result};
+
+fn example(domain: &ProtectionDomain) -> Result<BufferSlice<'_>> {
+    let buffer = domain.allocate(64)?;
+    buffer.slice(..8)
+}
+
+fn main() {}

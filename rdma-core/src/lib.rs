@@ -120,6 +120,7 @@ pub use device::{
 };
 pub use error::{Errno, Error, Result};
 pub use event::{AsyncEvent, AsyncEventObject, AsyncEvents};
+pub use memory::AtomicResult;
 pub use memory::{
     AccessFlags, Buffer, BufferSlice, BufferSliceMut, Claim, DetachedMemory, DeviceMemory,
     ExposedMemory, ForkStatus, FrozenBuffer, Gather, HostMemory, HostMemoryBuilder, HugePages,
@@ -128,6 +129,10 @@ pub use memory::{
     StableMemoryMut, UnmappedRegion, WriteClaim, fork_init, fork_status,
 };
 pub use protection_domain::{ProtectionDomain, ThreadDomain};
+pub use queue_pair::{
+    BatchError, ConcurrentReceiveBatch, ConcurrentSendBatch, InlineData, Placement, ReceiveBatch,
+    SendBatch, Unposted,
+};
 pub use queue_pair::{
     ConcurrentReceiveQueue, ConcurrentSendQueue, ConnectOptions, DatagramOptions, Endpoint,
     PostError, PreparedQueuePair, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue,

@@ -1,19 +1,22 @@
 //! In-flight memory of a queue that many threads post to, without a lock.
 
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use super::queue_pair::QueuePairHandle;
-use super::request::{ReceiveElements, SendElements};
+use super::receive_ring::no_receive_queue;
+use super::request::{ReceiveElements, describe_inline, describe_send, stack_room};
+use super::ring::Held;
 use super::slot_table::{Reserved, SlotTable};
 use crate::error::Error;
 use crate::memory::{Gather, Scatter};
-use crate::queue_pair::SendRequest;
+use crate::queue_pair::{InlineData, KeepAlive, SendRequest};
 
 /// The requests of a queue, each in a slot from reservation to release.
 pub(crate) struct Slots<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
-    table: SlotTable<T>,
+    table: SlotTable<Held<T>>,
 }
 
 impl<T: Send + 'static> fmt::Debug for Slots<T> {
@@ -34,8 +37,22 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
+    /// A table for receives. Where the queue pair takes none, its one slot is in use for ever.
+    pub(crate) fn for_receives(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
+        let refused = no_receive_queue(&queue_pair).is_some();
+        let slots = Self::new(queue_pair, if refused { 1 } else { capacity });
+        if refused {
+            slots.reserve();
+        }
+        slots
+    }
+
     pub(crate) fn queue_pair(&self) -> &Arc<QueuePairHandle> {
         &self.queue_pair
+    }
+
+    pub(super) fn table(&self) -> &SlotTable<Held<T>> {
+        &self.table
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -64,21 +81,53 @@ impl<T: Send + 'static> Slots<T> {
         T: Gather,
     {
         if !self.table.owns(&reserved) {
-            let error = Error::invalid("reserved slot", "it is of another queue");
-            return Err((error, request.into_memory()));
+            return Err((foreign_slot(), request.into_memory()));
         }
-        let mut elements = SendElements::new();
-        if let Err(error) = elements.gather(&request, self.queue_pair.sizes()) {
+        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
+        let (queue_pair, id) = (&self.queue_pair, reserved.id());
+        if let Err(error) = describe_send(&mut wr, &mut room, &request, queue_pair, id) {
             self.cancel(reserved);
             return Err((error, request.into_memory()));
         }
-        let mut wr = elements.work_request(&request, reserved.id());
-        self.table.launch(&reserved, request.into_memory());
-        // SAFETY: `elements` outlives the call. The memory is in the slot, where nobody can reach
-        // it until `complete` takes it for a completion with this id, or the queue pair is
-        // destroyed.
-        let posted = unsafe { self.queue_pair.post_send(&mut wr) };
-        posted.map_err(|error| (error, self.table.withdraw(reserved)))
+        let (memory, keep) = request.into_parts();
+        let memory = Some(memory);
+        self.table.launch(&reserved, Held { memory, keep });
+        // SAFETY: it was described, and `room` outlives the call. Memory and what keeps alive are in
+        // the slot, where nobody can reach them until `complete` takes them for a completion with
+        // this id, or the queue pair is destroyed.
+        let posted = unsafe { queue_pair.post_send(wr.assume_init_mut()) };
+        posted.map_err(|error| {
+            let held = self.table.withdraw(reserved);
+            (error, held.memory.expect("the memory that was put in"))
+        })
+    }
+
+    /// Posts a send request whose data is copied in a reserved slot; on failure the slot is free
+    /// again.
+    #[inline]
+    pub(crate) fn post_inline<D: InlineData>(
+        &self,
+        reserved: Reserved,
+        request: SendRequest<D>,
+    ) -> Result<(), (Error, D)> {
+        if !self.table.owns(&reserved) {
+            return Err((foreign_slot(), request.into_memory()));
+        }
+        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
+        let (queue_pair, id) = (&self.queue_pair, reserved.id());
+        if let Err(error) = describe_inline(&mut wr, &mut room, &request, queue_pair, id) {
+            self.cancel(reserved);
+            return Err((error, request.into_memory()));
+        }
+        let (data, keep) = request.into_parts();
+        self.table.launch(&reserved, Held { memory: None, keep });
+        // SAFETY: it was described, and `room` and the data, which is copied, outlive the call. What
+        // keeps alive is in the slot.
+        let posted = unsafe { queue_pair.post_send(wr.assume_init_mut()) };
+        posted.map_err(|error| {
+            drop(self.table.withdraw(reserved));
+            (error, data)
+        })
     }
 
     /// Posts a receive request in a reserved slot; on failure the slot is free again.
@@ -93,17 +142,34 @@ impl<T: Send + 'static> Slots<T> {
             return Err((error, memory));
         }
         let mut wr = elements.work_request(reserved.id());
-        self.table.launch(&reserved, memory);
+        let held = Held {
+            memory: Some(memory),
+            keep: KeepAlive::Nothing,
+        };
+        self.table.launch(&reserved, held);
         // SAFETY: as in `post_send`.
         let posted = unsafe { self.queue_pair.post_receive(&mut wr) };
-        posted.map_err(|error| (error, self.table.withdraw(reserved)))
+        posted.map_err(|error| {
+            let held = self.table.withdraw(reserved);
+            (error, held.memory.expect("the memory that was put in"))
+        })
     }
 
-    /// Takes the memory of the request with this id, once, and the index of its slot, which stays
-    /// in use until [`Self::release`].
+    /// Why a receive found no free slot.
+    #[cold]
+    pub(crate) fn no_slot(&self) -> Error {
+        no_receive_queue(&self.queue_pair).unwrap_or(Error::QueueFull {
+            queue: "receive",
+            capacity: self.capacity(),
+        })
+    }
+
+    /// Takes the memory, if it has some, of the request with this id, once, and the index of its
+    /// slot, which stays in use until [`Self::release`].
     #[inline]
-    pub(crate) fn complete(&self, id: u64) -> Option<(u32, T)> {
-        self.table.complete(id)
+    pub(crate) fn complete(&self, id: u64) -> Option<(u32, Option<T>)> {
+        let (index, held) = self.table.complete(id)?;
+        Some((index, held.memory))
     }
 
     /// Makes a completed slot free again; does nothing to a slot in any other state.
@@ -111,6 +177,11 @@ impl<T: Send + 'static> Slots<T> {
     pub(crate) fn release(&self, index: u32) {
         self.table.release(index);
     }
+}
+
+#[cold]
+pub(super) fn foreign_slot() -> Error {
+    Error::invalid("reserved slot", "it is of another queue")
 }
 
 impl<T: Send + 'static> Drop for Slots<T> {

@@ -2,8 +2,9 @@
 
 use std::any::Any;
 use std::mem;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ibverbs_sys as sys;
 use parking_lot::Mutex;
@@ -44,6 +45,7 @@ pub(crate) struct QueuePairHandle {
     completions: [Arc<CompletionQueueHandle>; 2],
     shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
     xrc_domain: Option<Arc<XrcDomainHandle>>,
+    send_queues: AtomicU32,
     /// In-flight memory of queues that were dropped before it completed.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
 }
@@ -103,6 +105,7 @@ impl QueuePairHandle {
             completions: [send_completions, receive_completions],
             shared_receive_queue,
             xrc_domain,
+            send_queues: AtomicU32::new(0),
             abandoned: Mutex::default(),
         })
     }
@@ -227,45 +230,15 @@ impl QueuePairHandle {
         ))
     }
 
-    /// Posts a send request.
-    ///
-    /// # Safety
-    ///
-    /// The elements that `wr` points at are valid for this call. If it succeeds, the memory that
-    /// they name stays where it is, and unreachable in every way that its type does not allow the
-    /// device as well, until the request has completed or the queue pair is destroyed.
-    #[inline]
-    pub(super) unsafe fn post_send(&self, wr: &mut sys::ibv_send_wr) -> Result<()> {
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is valid; the caller vouches for the request and its memory.
-        let errno = unsafe { sys::ibv_post_send(self.raw.as_ptr(), wr, &mut bad) };
-        if errno == 0 {
-            Ok(())
-        } else {
-            Err(self.post_error("ibv_post_send", errno))
-        }
+    /// Counts one more queue with one owner that posts to its send side; says how many there were.
+    pub(super) fn count_send_queue(&self) -> u32 {
+        self.send_queues.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Posts a receive request.
-    ///
-    /// # Safety
-    ///
-    /// As [`Self::post_send`].
+    /// How many queues with one owner there were for its send side.
     #[inline]
-    pub(super) unsafe fn post_receive(&self, wr: &mut sys::ibv_recv_wr) -> Result<()> {
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is valid; the caller vouches for the request and its memory.
-        let errno = unsafe { sys::ibv_post_recv(self.raw.as_ptr(), wr, &mut bad) };
-        if errno == 0 {
-            Ok(())
-        } else {
-            Err(self.post_error("ibv_post_recv", errno))
-        }
-    }
-
-    #[cold]
-    fn post_error(&self, verb: &'static str, errno: i32) -> Error {
-        Error::verb(verb, self.describe(), positive(errno))
+    pub(super) fn send_queues(&self) -> u32 {
+        self.send_queues.load(Ordering::Relaxed)
     }
 
     /// Keeps memory that the device may still use until the queue pair is destroyed.

@@ -1,234 +1,394 @@
-//! Work requests as the device reads them, put together on the stack.
+//! Work requests as the device reads them.
 
 use std::mem::{self, MaybeUninit};
+use std::ptr;
 
 use ibverbs_sys as sys;
 
-use super::queue_pair::QueuePairSizes;
+use super::elements::{ElementList, MAX_ELEMENTS};
+use super::queue_pair::{QueuePairHandle, QueuePairSizes};
 use crate::error::{Error, Result};
-use crate::memory::Elements;
-use crate::queue_pair::{Operation, SendRequest};
-
-/// How many scatter/gather elements a request of this crate can have.
-pub(crate) const MAX_ELEMENTS: usize = 16;
-
-/// The most bytes of a message (IBTA volume 1, 9.7.2). Providers count in 32 bits.
-const MAX_MESSAGE: u64 = 1 << 31;
+use crate::memory::{Elements, Gather, Scatter};
+use crate::queue_pair::{
+    Description, InlineData, KeepAlive, Operation, Placement, SendFlags, SendRequest, Target,
+    Transport,
+};
 
 /// How many bytes an atomic operation is on.
 const ATOMIC: u64 = size_of::<u64>() as u64;
 
-/// A scatter/gather list without an allocation.
-pub(crate) struct ElementList {
-    elements: [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS],
-    /// How many were pushed, including those that did not fit.
-    len: usize,
-    /// How many bytes they have together.
-    bytes: u64,
-    /// Whether this process can read them where the elements say.
-    is_mapped: bool,
+/// `IBV_WR_FLUSH` of headers that have it.
+pub(super) const FLUSH: sys::ibv_wr_opcode = sys::ibv_wr_opcode(14);
+
+/// Room for the elements of a request.
+pub(super) type Room = [MaybeUninit<sys::ibv_sge>];
+
+/// Room on the stack.
+#[inline]
+pub(super) fn stack_room() -> [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS] {
+    [const { MaybeUninit::uninit() }; MAX_ELEMENTS]
 }
 
-impl ElementList {
-    #[inline]
-    fn new() -> Self {
-        Self {
-            elements: [const { MaybeUninit::uninit() }; MAX_ELEMENTS],
-            len: 0,
-            bytes: 0,
-            is_mapped: true,
+/// Describes a request whose memory stays where it is until it has completed.
+///
+/// What is written to `wr` points at `room`, which must not be touched until it is posted.
+#[inline]
+pub(super) fn describe_send<T: Gather>(
+    wr: &mut MaybeUninit<sys::ibv_send_wr>,
+    room: &mut Room,
+    request: &SendRequest<T>,
+    queue_pair: &QueuePairHandle,
+    wr_id: u64,
+) -> Result<()> {
+    // SAFETY: nothing else uses the room until the list is described.
+    let mut list = unsafe { ElementList::over(room) };
+    request.memory().gather(&mut Elements::new(&mut list));
+    let description = request.description();
+    check(&list, &description, queue_pair)?;
+    write(wr, &list, &description, request.keep(), wr_id);
+    Ok(())
+}
+
+/// Describes a request whose data is copied when it is posted, and must be there until then.
+#[inline]
+pub(super) fn describe_inline<D: InlineData>(
+    wr: &mut MaybeUninit<sys::ibv_send_wr>,
+    room: &mut Room,
+    request: &SendRequest<D>,
+    queue_pair: &QueuePairHandle,
+    wr_id: u64,
+) -> Result<()> {
+    // SAFETY: nothing else uses the room until the list is described.
+    let mut list = unsafe { ElementList::over(room) };
+    request.memory().collect(&mut Elements::new(&mut list));
+    let mut description = request.description();
+    // Without data there is nothing to copy, and some operations are refused with the flag.
+    let inline = list.len() > 0;
+    description.flags.set(SendFlags::INLINE, inline);
+    check(&list, &description, queue_pair)?;
+    write(wr, &list, &description, request.keep(), wr_id);
+    Ok(())
+}
+
+/// Checks what providers may not.
+#[inline]
+fn check(list: &ElementList, request: &Description, queue_pair: &QueuePairHandle) -> Result<()> {
+    let limits = queue_pair.sizes();
+    list.checked(limits.send_elements)?;
+    let connected = queue_pair.kind() == Transport::ReliableConnected;
+    if !connected || request.target != Target::Peer {
+        check_target(request, queue_pair)?;
+    }
+    if let Some(missing) = missing(request.operation, queue_pair) {
+        return Err(missing);
+    }
+    let inline = request.flags.contains(SendFlags::INLINE);
+    match request.operation {
+        Operation::Send { .. } | Operation::Write { .. } | Operation::SendWithInvalidate { .. } => {
+            if inline {
+                check_inline(list, limits.inline_data)?;
+            }
+            return Ok(());
+        }
+        Operation::CompareAndSwap { .. } | Operation::FetchAndAdd { .. } => {
+            let address = request.remote.address;
+            if list.bytes() != ATOMIC || !address.is_multiple_of(ATOMIC) {
+                return Err(no_atomic(list.bytes(), address));
+            }
+        }
+        Operation::AtomicWrite { .. } => {
+            let address = request.remote.address;
+            if !address.is_multiple_of(ATOMIC) {
+                return Err(no_atomic(ATOMIC, address));
+            }
+        }
+        Operation::Read
+        | Operation::Segmented { .. }
+        | Operation::Invalidate { .. }
+        | Operation::Flush { .. } => {}
+    }
+    if inline {
+        // Soft-RoCE would take the memory's content for the elements to write to.
+        let reason = "only sends and writes carry data that is copied";
+        return Err(Error::invalid("inline request", reason));
+    }
+    Ok(())
+}
+
+/// Checks that the queue pair's kind has the operation, and that it is told where to: providers
+/// follow the address handle of a datagram whatever stands in its place.
+#[cold]
+fn check_target(request: &Description, queue_pair: &QueuePairHandle) -> Result<()> {
+    use Operation as op;
+    let kind = queue_pair.kind();
+    // The table of the man page of ibv_post_send.
+    let fits = match request.operation {
+        op::Send { immediate: None } => kind != Transport::XrcTarget,
+        op::Send { .. } => !matches!(kind, Transport::XrcTarget | Transport::RawPacket),
+        op::SendWithInvalidate { .. } | op::Write { .. } | op::Invalidate { .. } => matches!(
+            kind,
+            Transport::ReliableConnected | Transport::UnreliableConnected | Transport::XrcInitiator
+        ),
+        op::Segmented { .. } => matches!(kind, Transport::Datagram | Transport::RawPacket),
+        op::Read
+        | op::CompareAndSwap { .. }
+        | op::FetchAndAdd { .. }
+        | op::AtomicWrite { .. }
+        | op::Flush { .. } => {
+            matches!(kind, Transport::ReliableConnected | Transport::XrcInitiator)
+        }
+    };
+    if !fits {
+        let reason = format!(
+            "{kind} queue pairs have no {}",
+            request.operation.described()
+        );
+        return Err(Error::invalid("request", reason));
+    }
+    let wanted = match (kind, request.target) {
+        (Transport::Datagram, Target::Datagram { .. })
+        | (Transport::XrcInitiator, Target::SharedQueue { .. })
+        | (
+            Transport::ReliableConnected | Transport::UnreliableConnected | Transport::RawPacket,
+            Target::Peer,
+        ) => return Ok(()),
+        (Transport::XrcInitiator, Target::Peer)
+            if matches!(request.operation, op::Invalidate { .. }) =>
+        {
+            return Ok(());
+        }
+        // Some of the vendors' kinds follow the handle, and none can be asked.
+        (Transport::Driver | Transport::Unknown(_), Target::Datagram { .. }) => return Ok(()),
+        (Transport::Datagram | Transport::Driver | Transport::Unknown(_), _) => {
+            "it needs a destination: see `SendRequest::to`"
+        }
+        (Transport::XrcInitiator, _) => {
+            "it needs a shared receive queue of the peer: see `SendRequest::remote_shared_queue`"
+        }
+        _ => "it has a destination, and the queue pair is connected",
+    };
+    Err(Error::invalid(
+        "request",
+        format!("{wanted} ({kind} queue pair)"),
+    ))
+}
+
+/// The error, if the queue pair was made without the operation.
+#[inline]
+fn missing(operation: Operation, queue_pair: &QueuePairHandle) -> Option<Error> {
+    let made_for = match queue_pair.as_extended() {
+        Some(_) => queue_pair.operations().contains(operation.needs()),
+        // What `ibv_post_send` has.
+        None => !matches!(
+            operation,
+            Operation::AtomicWrite { .. } | Operation::Flush { .. }
+        ),
+    };
+    if made_for {
+        return None;
+    }
+    Some(not_made_for(operation, queue_pair))
+}
+
+#[cold]
+fn not_made_for(operation: Operation, queue_pair: &QueuePairHandle) -> Error {
+    let what = match operation {
+        Operation::AtomicWrite { .. } => {
+            "atomic writes on this queue pair, which was not made for them"
+        }
+        Operation::Flush { .. } => "flushes on this queue pair, which was not made for them",
+        Operation::Segmented { .. } => "segmentation on this queue pair, which was not made for it",
+        _ => "the operation on this queue pair, which was not made for it",
+    };
+    let device = queue_pair.domain().context().name().to_owned();
+    Error::Unsupported { what, device }
+}
+
+/// Writes the request with this id, which points at the list's room and at what is kept.
+#[inline]
+fn write(
+    place: &mut MaybeUninit<sys::ibv_send_wr>,
+    list: &ElementList,
+    request: &Description,
+    keep: &KeepAlive,
+    wr_id: u64,
+) {
+    // SAFETY: all-zero bytes are a valid value of this plain C struct.
+    let wr = place.write(unsafe { mem::zeroed() });
+    wr.wr_id = wr_id;
+    wr.sg_list = list.start();
+    wr.num_sge = list.len() as i32;
+    wr.send_flags = request.flags.bits() as _;
+    let remote = request.remote;
+    match request.operation {
+        Operation::Send { immediate: None } => wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND,
+        Operation::Send {
+            immediate: Some(immediate),
+        } => {
+            wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
+            wr.__bindgen_anon_1.imm_data = immediate.to_be();
+        }
+        Operation::SendWithInvalidate { key } => {
+            wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND_WITH_INV;
+            wr.__bindgen_anon_1.invalidate_rkey = key;
+        }
+        Operation::Write { immediate: None } => {
+            wr.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        }
+        Operation::Write {
+            immediate: Some(immediate),
+        } => {
+            wr.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+            wr.__bindgen_anon_1.imm_data = immediate.to_be();
+        }
+        Operation::Read => wr.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_READ,
+        Operation::CompareAndSwap { expected, desired } => {
+            wr.opcode = sys::ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+            wr.wr.atomic.compare_add = expected;
+            wr.wr.atomic.swap = desired;
+        }
+        Operation::FetchAndAdd { add } => {
+            wr.opcode = sys::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+            wr.wr.atomic.compare_add = add;
+        }
+        Operation::Invalidate { key } => {
+            wr.opcode = sys::ibv_wr_opcode::IBV_WR_LOCAL_INV;
+            wr.__bindgen_anon_1.invalidate_rkey = key;
+        }
+        Operation::Segmented { segment } => {
+            wr.opcode = sys::ibv_wr_opcode::IBV_WR_TSO;
+            let headers: &[u8] = match keep {
+                KeepAlive::Headers(headers, _) => headers,
+                _ => &[],
+            };
+            wr.__bindgen_anon_2.tso.hdr = headers.as_ptr().cast_mut().cast();
+            // More than the queue pair was made for is refused by the device.
+            wr.__bindgen_anon_2.tso.hdr_sz = u16::try_from(headers.len()).unwrap_or(u16::MAX);
+            wr.__bindgen_anon_2.tso.mss = segment;
+        }
+        Operation::AtomicWrite { value } => {
+            wr.opcode = sys::ibv_wr_opcode::IBV_WR_ATOMIC_WRITE;
+            wr.wr.atomic.compare_add = u64::from_ne_bytes(value);
+        }
+        Operation::Flush { placement, whole } => {
+            wr.opcode = FLUSH;
+            wr.wr.atomic.compare_add = remote.len;
+            wr.wr.atomic.swap = flush_word(placement, whole);
         }
     }
-
-    /// Says that an address is none of this process, so that nobody copies from there.
-    #[inline]
-    pub(crate) fn forbid_inline(&mut self) {
-        self.is_mapped = false;
-    }
-
-    #[inline]
-    pub(crate) fn push(&mut self, address: u64, len: usize, lkey: u32) {
-        if len == 0 {
-            // To devices of several vendors an element of no bytes is one of 2^31.
+    match request.target {
+        Target::Datagram { queue_pair, qkey } => {
+            let handle = match keep {
+                KeepAlive::Address(handle) | KeepAlive::Headers(_, Some(handle)) => handle.as_raw(),
+                _ => ptr::null_mut(),
+            };
+            wr.wr.ud.ah = handle;
+            wr.wr.ud.remote_qpn = queue_pair;
+            wr.wr.ud.remote_qkey = qkey;
             return;
         }
-        if let Some(element) = self.elements.get_mut(self.len) {
-            element.write(sys::ibv_sge {
-                addr: address,
-                // What does not fit makes the sum of bytes too large.
-                length: len as u32,
-                lkey,
-            });
-        }
-        self.len += 1;
-        self.bytes = self.bytes.saturating_add(len as u64);
+        Target::SharedQueue { number } => wr.qp_type.xrc.remote_srqn = number,
+        Target::Peer => {}
     }
-
-    /// Checks that the device can take it, with the number of elements that the queue pair has.
-    #[inline]
-    fn checked(&self, limit: u32) -> Result<()> {
-        let limit = MAX_ELEMENTS.min(limit as usize);
-        if self.len > limit {
-            return Err(Error::TooManyElements {
-                elements: self.len,
-                limit,
-            });
+    // The remote address and key are at the places of the atomic ones, but the key comes later.
+    match request.operation {
+        Operation::CompareAndSwap { .. }
+        | Operation::FetchAndAdd { .. }
+        | Operation::AtomicWrite { .. }
+        | Operation::Flush { .. } => {
+            wr.wr.atomic.remote_addr = remote.address;
+            wr.wr.atomic.rkey = remote.rkey;
         }
-        if self.bytes > MAX_MESSAGE {
-            let reason = format!("{} bytes are more than a message can have", self.bytes);
-            return Err(Error::invalid("memory of a request", reason));
+        _ => {
+            wr.wr.rdma.remote_addr = remote.address;
+            wr.wr.rdma.rkey = remote.rkey;
         }
-        Ok(())
     }
 }
 
-/// The elements of a send request, and the request that points at them.
-pub(crate) struct SendElements {
-    list: ElementList,
-}
-
-impl SendElements {
-    /// None yet.
-    #[inline]
-    pub(crate) fn new() -> Self {
-        Self {
-            list: ElementList::new(),
-        }
-    }
-
-    /// Collects the elements of `request`'s memory, and checks what providers may not.
-    ///
-    /// They are collected in place: as a result they would be copied, room for all, more than once.
-    #[inline]
-    pub(crate) fn gather<T: crate::memory::Gather>(
-        &mut self,
-        request: &SendRequest<T>,
-        limits: QueuePairSizes,
-    ) -> Result<()> {
-        let list = &mut self.list;
-        request.memory().gather(&mut Elements::new(list));
-        list.checked(limits.send_elements)?;
-        match request.operation() {
-            Operation::Send { .. } | Operation::Write { .. } => {
-                if request.is_inline() && !list.is_mapped {
-                    let reason = "its memory has no address in this process, or another one there";
-                    return Err(Error::invalid("inline request", reason));
-                }
-                if request.is_inline() && list.bytes > u64::from(limits.inline_data) {
-                    return Err(too_much_inline(list.bytes, limits.inline_data));
-                }
-                return Ok(());
-            }
-            Operation::Read => {}
-            Operation::CompareAndSwap { .. } | Operation::FetchAndAdd { .. } => {
-                let address = request.remote().address;
-                if list.bytes != ATOMIC || !address.is_multiple_of(ATOMIC) {
-                    return Err(no_atomic(list.bytes, address));
-                }
-            }
-        }
-        if request.is_inline() {
-            // Soft-RoCE would take the memory's content for the elements to write to.
-            let reason = "a read or an atomic brings data and carries none";
-            return Err(Error::invalid("inline request", reason));
-        }
-        Ok(())
-    }
-
-    /// The request with this id. It points into `self` and at nothing else.
-    #[inline]
-    pub(crate) fn work_request<T>(
-        &mut self,
-        request: &SendRequest<T>,
-        wr_id: u64,
-    ) -> sys::ibv_send_wr {
-        // SAFETY: all-zero bytes are a valid value of this plain C struct.
-        let mut wr: sys::ibv_send_wr = unsafe { mem::zeroed() };
-        wr.wr_id = wr_id;
-        wr.sg_list = self.list.elements.as_mut_ptr().cast();
-        wr.num_sge = self.list.len as i32;
-        wr.send_flags = request.flags().bits() as _;
-        let remote = request.remote();
-        match request.operation() {
-            Operation::Send { immediate: None } => wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND,
-            Operation::Send {
-                immediate: Some(immediate),
-            } => {
-                wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM;
-                wr.__bindgen_anon_1.imm_data = immediate.to_be();
-            }
-            Operation::Write { immediate: None } => {
-                wr.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
-            }
-            Operation::Write {
-                immediate: Some(immediate),
-            } => {
-                wr.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
-                wr.__bindgen_anon_1.imm_data = immediate.to_be();
-            }
-            Operation::Read => wr.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_READ,
-            Operation::CompareAndSwap { expected, desired } => {
-                wr.opcode = sys::ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
-                wr.wr.atomic.remote_addr = remote.address;
-                wr.wr.atomic.rkey = remote.rkey;
-                wr.wr.atomic.compare_add = expected;
-                wr.wr.atomic.swap = desired;
-                return wr;
-            }
-            Operation::FetchAndAdd { add } => {
-                wr.opcode = sys::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
-                wr.wr.atomic.remote_addr = remote.address;
-                wr.wr.atomic.rkey = remote.rkey;
-                wr.wr.atomic.compare_add = add;
-                return wr;
-            }
-        }
-        wr.wr.rdma.remote_addr = remote.address;
-        wr.wr.rdma.rkey = remote.rkey;
-        wr
-    }
+/// The type and the level of a flush in one word, from where posting takes them apart.
+fn flush_word(placement: Placement, whole: bool) -> u64 {
+    let kind = match placement {
+        Placement::Global => 1,
+        Placement::Persistent => 2,
+    };
+    kind | u64::from(whole) << 8
 }
 
 /// The elements of a receive request, and the request that points at them.
-pub(crate) struct ReceiveElements {
-    list: ElementList,
+pub(super) struct ReceiveElements {
+    room: [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS],
+    len: usize,
 }
 
 impl ReceiveElements {
     /// None yet.
     #[inline]
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            list: ElementList::new(),
+            room: stack_room(),
+            len: 0,
         }
     }
 
-    /// Collects the elements of `memory`, in place as [`SendElements::gather`] does.
+    /// Collects the elements of `memory`, and checks what providers may not.
+    ///
+    /// They are collected in place: as a result they would be copied, room for all, more than once.
     #[inline]
-    pub(crate) fn scatter<T: crate::memory::Scatter>(
-        &mut self,
-        memory: &T,
-        limits: QueuePairSizes,
-    ) -> Result<()> {
-        memory.scatter(&mut Elements::new(&mut self.list))?;
-        self.list.checked(limits.receive_elements)
+    pub(super) fn scatter<T: Scatter>(&mut self, memory: &T, limits: QueuePairSizes) -> Result<()> {
+        self.len = scatter(&mut self.room, memory, limits)?;
+        Ok(())
     }
 
     /// The request with this id. It points into `self` and at nothing else.
     #[inline]
-    pub(crate) fn work_request(&mut self, wr_id: u64) -> sys::ibv_recv_wr {
-        sys::ibv_recv_wr {
-            wr_id,
-            next: std::ptr::null_mut(),
-            sg_list: self.list.elements.as_mut_ptr().cast(),
-            num_sge: self.list.len as i32,
-        }
+    pub(super) fn work_request(&mut self, wr_id: u64) -> sys::ibv_recv_wr {
+        receive_request(&mut self.room, self.len, wr_id)
     }
 }
 
+/// Puts the elements of `memory` into `room` and returns how many they are.
+#[inline]
+pub(super) fn scatter<T: Scatter>(
+    room: &mut Room,
+    memory: &T,
+    limits: QueuePairSizes,
+) -> Result<usize> {
+    // SAFETY: nothing else uses the room until the list is dropped.
+    let mut list = unsafe { ElementList::over(room) };
+    memory.scatter(&mut Elements::new(&mut list))?;
+    list.checked(limits.receive_elements)?;
+    Ok(list.len())
+}
+
+/// The receive request of the first `len` elements in `room`, which it points at.
+#[inline]
+pub(super) fn receive_request(room: &mut Room, len: usize, wr_id: u64) -> sys::ibv_recv_wr {
+    sys::ibv_recv_wr {
+        wr_id,
+        next: ptr::null_mut(),
+        sg_list: room.as_mut_ptr().cast(),
+        num_sge: len as i32,
+    }
+}
+
+/// Checks data that is copied from where the elements say.
+#[inline]
+fn check_inline(list: &ElementList, limit: u32) -> Result<()> {
+    if list.is_mapped() && list.bytes() <= u64::from(limit) {
+        return Ok(());
+    }
+    Err(not_inline(list, limit))
+}
+
 #[cold]
-fn too_much_inline(bytes: u64, limit: u32) -> Error {
-    let reason = format!("{bytes} bytes are more than the queue pair's limit of {limit}");
+fn not_inline(list: &ElementList, limit: u32) -> Error {
+    let reason = if list.is_mapped() {
+        let bytes = list.bytes();
+        format!("{bytes} bytes are more than the queue pair's limit of {limit}")
+    } else {
+        "its memory has no address in this process, or another one there".to_owned()
+    };
     Error::invalid("inline request", reason)
 }
 
@@ -240,61 +400,5 @@ fn no_atomic(bytes: u64, address: u64) -> Error {
     } else {
         let reason = format!("{bytes} bytes, and an atomic brings 8");
         Error::invalid("memory of an atomic", reason)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_stay_within_elements_and_bytes() {
-        let mut list = ElementList::new();
-        for _ in 0..3 {
-            list.push(4096, 1 << 29, 1);
-        }
-        assert!(list.checked(4).is_ok());
-        assert_eq!(
-            list.checked(2).unwrap_err(),
-            Error::TooManyElements {
-                elements: 3,
-                limit: 2
-            }
-        );
-        list.push(4096, 1 << 29, 1);
-        assert!(list.checked(4).is_ok(), "2^31 bytes");
-        list.push(4096, 1, 1);
-        assert!(list.checked(5).is_err());
-        for _ in 0..MAX_ELEMENTS {
-            list.push(4096, 1, 1);
-        }
-        let too_many = list.checked(u32::MAX).unwrap_err();
-        assert!(matches!(
-            too_many,
-            Error::TooManyElements {
-                limit: MAX_ELEMENTS,
-                ..
-            }
-        ));
-    }
-
-    #[test]
-    #[cfg(target_pointer_width = "64")]
-    fn lengths_that_wrap_around_are_refused() {
-        let mut list = ElementList::new();
-        list.push(4096, 1 << 32, 1);
-        assert!(list.checked(4).is_err());
-        let mut list = ElementList::new();
-        for _ in 0..16 {
-            list.push(4096, 1 << 28, 1);
-        }
-        assert!(list.checked(16).is_err());
-    }
-
-    #[test]
-    fn pieces_without_bytes_are_no_elements() {
-        let mut list = ElementList::new();
-        list.push(4096, 0, 1);
-        assert_eq!((list.len, list.bytes), (0, 0));
     }
 }

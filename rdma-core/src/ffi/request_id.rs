@@ -28,6 +28,8 @@ pub(super) struct Sequence {
     tail: u64,
     /// The blocks of ids, of even ones of 2^[`BLOCK_BITS`] numbers and of odd ones.
     blocks: [u64; 2],
+    /// How many blocks there have been.
+    opened: u64,
 }
 
 impl Sequence {
@@ -36,6 +38,7 @@ impl Sequence {
             head: 0,
             tail: 0,
             blocks: [next_block(), 0],
+            opened: 1,
         }
     }
 
@@ -72,8 +75,16 @@ impl Sequence {
     #[inline]
     pub(super) fn advance_tail(&mut self) {
         self.tail += 1;
-        if self.tail & BLOCK_MASK == 0 {
-            self.blocks[(self.tail >> BLOCK_BITS) as usize & 1] = next_block();
+        self.open(self.tail);
+    }
+
+    /// Makes sure that the request with this number, less than 2^[`BLOCK_BITS`] after the oldest
+    /// outstanding one, has an id. Numbers are opened in their order.
+    #[inline]
+    pub(super) fn open(&mut self, number: u64) {
+        if number & BLOCK_MASK == 0 && number >> BLOCK_BITS == self.opened {
+            self.blocks[self.opened as usize & 1] = next_block();
+            self.opened += 1;
         }
     }
 
@@ -106,6 +117,7 @@ mod tests {
             head: number,
             tail: number,
             blocks: [next_block(), next_block()],
+            opened: blocks,
         }
     }
 
@@ -128,6 +140,23 @@ mod tests {
     }
 
     #[test]
+    fn an_id_is_the_same_before_and_after_its_request_is_outstanding() {
+        let mut sequence = before_the_change(1);
+        let first = sequence.tail();
+        let ids: Vec<_> = (first..first + 20)
+            .map(|number| {
+                sequence.open(number);
+                sequence.id(number)
+            })
+            .collect();
+        for (number, id) in (first..).zip(ids) {
+            sequence.open(number);
+            sequence.advance_tail();
+            assert_eq!(sequence.number(id), Some(number));
+        }
+    }
+
+    #[test]
     fn an_old_id_is_not_taken_for_a_new_one() {
         let mut sequence = before_the_change(1);
         let mut old = Vec::new();
@@ -141,6 +170,7 @@ mod tests {
         sequence.head += (2 << BLOCK_BITS) - 40;
         sequence.tail = sequence.head;
         sequence.blocks = [next_block(), next_block()];
+        sequence.opened += 1;
         for _ in 0..40 {
             sequence.advance_tail();
             assert!(old.iter().all(|&id| sequence.number(id).is_none()));

@@ -26,9 +26,10 @@ const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 
 /// A fixed number of slots, each of which holds the memory of one request.
 ///
-/// A slot goes free -> reserved -> in flight -> completing -> done -> free. Its memory is touched in
-/// two states only: "reserved", by whoever has the [`Reserved`] of that use of the slot, and
-/// "completing", by the one thread whose compare-and-swap made the step into it.
+/// A slot goes free -> reserved -> in flight -> completing -> done -> free; or from completing back
+/// to reserved, if the request did not get to the device. Its memory is touched in two states only:
+/// "reserved", by whoever has the [`Reserved`] of that use of the slot, and "completing", by the one
+/// thread whose compare-and-swap made the step into it.
 pub(super) struct SlotTable<T> {
     free: ArrayQueue<u32>,
     slots: Box<[Slot<T>]>,
@@ -162,6 +163,12 @@ impl<T> SlotTable<T> {
     /// in use until [`Self::release`].
     #[inline]
     pub(super) fn complete(&self, id: u64) -> Option<(u32, T)> {
+        self.take(id, DONE)
+    }
+
+    /// Takes the memory of the request with this id, once, and leaves its slot in state `next`.
+    #[inline]
+    fn take(&self, id: u64, next: u64) -> Option<(u32, T)> {
         let index = (id & INDEX_MASK) as u32;
         let slot = self.slots.get(index as usize)?;
         slot.word
@@ -175,17 +182,23 @@ impl<T> SlotTable<T> {
         // SAFETY: this thread made the step into "completing", which one thread makes in each use
         // of a slot, and nobody leaves that state but by the store below.
         let memory = unsafe { (*slot.memory.get()).take() };
-        slot.word.store(word(id, DONE), Ordering::Release);
+        slot.word.store(word(id, next), Ordering::Release);
         memory.map(|memory| (index, memory))
     }
 
     /// Takes back what was launched and did not get to the device; the slot is free again.
     #[cold]
     pub(super) fn withdraw(&self, reserved: Reserved) -> T {
-        let (index, memory) = self
-            .complete(reserved.id)
-            .expect("what did not get to the device is not completed");
-        self.release(index);
+        let memory = self.recall(&reserved);
+        self.cancel(reserved);
+        memory
+    }
+
+    /// Takes back what was launched and did not get to the device; the slot stays reserved.
+    #[cold]
+    pub(super) fn recall(&self, reserved: &Reserved) -> T {
+        let taken = self.take(reserved.id, RESERVED);
+        let (_, memory) = taken.expect("what did not get to the device is not completed");
         memory
     }
 
@@ -281,6 +294,23 @@ mod tests {
         assert!(other.reserve().is_some() && other.reserve().is_none());
         one.cancel(one.reserve().unwrap());
         assert!(one.reserve().is_some() && one.reserve().is_none());
+    }
+
+    #[test]
+    fn what_is_recalled_can_be_launched_again() {
+        let table = SlotTable::new(1);
+        let reserved = table.reserve().unwrap();
+        table.launch(&reserved, 7);
+        assert_eq!(table.recall(&reserved), 7);
+        assert!(table.owns(&reserved));
+        assert_eq!(table.complete(reserved.id()), None);
+        table.launch(&reserved, 8);
+        assert_eq!(table.complete(reserved.id()), Some((0, 8)));
+        table.release(0);
+        let reserved = table.reserve().unwrap();
+        table.launch(&reserved, 9);
+        assert_eq!(table.withdraw(reserved), 9);
+        assert!(table.reserve().is_some());
     }
 
     #[test]

@@ -49,6 +49,13 @@ impl<'a> Elements<'a> {
         self.0.push(memory.address(), memory.size(), memory.lkey());
     }
 
+    /// Bytes that are copied when the request is posted, before the borrow ends.
+    #[inline]
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
+        self.0
+            .push(bytes.as_ptr().expose_provenance() as u64, bytes.len(), 0);
+    }
+
     #[inline]
     pub(crate) fn push_range(&mut self, memory: &impl Contiguous, range: &Range<usize>) {
         if !memory.is_mapped() {

@@ -16,6 +16,7 @@
 
 mod access;
 mod advice;
+mod atomic_result;
 mod buffer;
 mod detached;
 mod device_memory;
@@ -34,6 +35,7 @@ mod unmapped;
 pub use crate::ffi::{StableMemory, StableMemoryMut};
 pub use access::AccessFlags;
 pub use advice::Prefetch;
+pub use atomic_result::AtomicResult;
 pub use buffer::{Buffer, FrozenBuffer};
 pub use detached::DetachedMemory;
 pub use device_memory::DeviceMemory;

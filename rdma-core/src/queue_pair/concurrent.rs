@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::SendRequest;
 use super::queues::PostError;
+use super::{ConcurrentReceiveBatch, ConcurrentSendBatch, InlineData, SendRequest};
 use crate::completion::WorkCompletion;
 use crate::ffi::{QueuePairHandle, Reserved, Slots};
 use crate::memory::{Gather, Scatter};
@@ -24,7 +24,7 @@ const MAX_SLOTS: u32 = 1 << 16;
 /// ```
 #[derive(Debug)]
 #[must_use = "a reserved slot is lost to the queue unless it is posted or cancelled"]
-pub struct ReservedSlot(Reserved);
+pub struct ReservedSlot(pub(super) Reserved);
 
 impl ReservedSlot {
     /// The slot's index, below the queue's capacity.
@@ -83,10 +83,46 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
             .map_err(PostError::new)
     }
 
+    /// Posts a request whose data is copied, or that has none, as
+    /// [`SendQueue::post_inline`](super::SendQueue::post_inline) does. [`Self::finish`] completes it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::post`].
+    #[inline]
+    pub fn post_inline<D: InlineData>(
+        &self,
+        slot: ReservedSlot,
+        request: SendRequest<D>,
+    ) -> Result<(), PostError<D>> {
+        self.slots
+            .post_inline(slot.0, request.signaled())
+            .map_err(PostError::new)
+    }
+
+    /// Makes a batch of at most `capacity` requests, which are handed to the device together. It is
+    /// for one thread and can be used again and again, which allocates nothing.
+    pub fn batch(&self, capacity: usize) -> ConcurrentSendBatch<'_, T> {
+        ConcurrentSendBatch::new(&self.slots, capacity)
+    }
+
     /// Returns the memory of the request that this completion completes and the index of its slot;
     /// `None` for a completion of another queue. The slot stays in use until it is released.
+    ///
+    /// A request without memory, of [`Self::post_inline`], gives `None` too, and its slot is
+    /// released at once.
     #[inline]
     pub fn complete(&self, completion: &WorkCompletion) -> Option<(u32, T)> {
+        let (index, memory) = self.slots.complete(completion.id())?;
+        if memory.is_none() {
+            self.slots.release(index);
+        }
+        Some((index, memory?))
+    }
+
+    /// Like [`Self::complete`], for requests with memory or without.
+    #[inline]
+    pub fn finish(&self, completion: &WorkCompletion) -> Option<(u32, Option<T>)> {
         self.slots.complete(completion.id())
     }
 
@@ -120,7 +156,7 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
     pub(super) fn new(handle: Arc<QueuePairHandle>) -> Self {
         let capacity = handle.sizes().receive_requests.min(MAX_SLOTS);
         Self {
-            slots: Slots::new(handle, capacity),
+            slots: Slots::for_receives(handle, capacity),
         }
     }
 
@@ -136,15 +172,18 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
         T: Scatter,
     {
         let Some(reserved) = self.slots.reserve() else {
-            let error = crate::Error::QueueFull {
-                queue: "receive",
-                capacity: self.capacity(),
-            };
+            let error = self.slots.no_slot();
             return Err(PostError { error, memory });
         };
         self.slots
             .post_receive(reserved, memory)
             .map_err(PostError::new)
+    }
+
+    /// Makes a batch of at most `capacity` receives, which are handed to the device together. It is
+    /// for one thread and can be used again and again, which allocates nothing.
+    pub fn batch(&self, capacity: usize) -> ConcurrentReceiveBatch<'_, T> {
+        ConcurrentReceiveBatch::new(&self.slots, capacity)
     }
 
     /// Returns the memory of the request that this completion completes; `None` for one of another
@@ -153,7 +192,7 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
     pub fn complete(&self, completion: &WorkCompletion) -> Option<T> {
         let (index, memory) = self.slots.complete(completion.id())?;
         self.slots.release(index);
-        Some(memory)
+        memory
     }
 
     /// How many requests can be in flight.

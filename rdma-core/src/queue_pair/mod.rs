@@ -13,27 +13,33 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod builder;
 mod concurrent;
+mod concurrent_batch;
 mod connect;
 mod connected;
 mod datagram;
 mod endpoint;
+mod inline;
 mod operations;
 mod queues;
 mod request;
 mod state;
 mod transport;
 
+pub use batch::{BatchError, ReceiveBatch, SendBatch, Unposted};
 pub use builder::{PreparedQueuePair, QueuePairBuilder};
 pub use concurrent::{ConcurrentReceiveQueue, ConcurrentSendQueue, ReservedSlot};
+pub use concurrent_batch::{ConcurrentReceiveBatch, ConcurrentSendBatch};
 pub use connect::ConnectOptions;
 pub use connected::QueuePair;
 pub use datagram::DatagramOptions;
 pub use endpoint::Endpoint;
+pub use inline::InlineData;
 pub use operations::SendOperations;
 pub use queues::{PostError, ReceiveQueue, Retired, SendQueue};
-pub(crate) use request::Operation;
-pub use request::SendRequest;
+pub(crate) use request::{Description, KeepAlive, Operation, SendFlags, Target};
+pub use request::{Placement, SendRequest};
 pub use state::QueuePairState;
 pub use transport::Transport;

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::SendRequest;
+use super::{InlineData, ReceiveBatch, SendBatch, SendRequest};
 use crate::completion::WorkCompletion;
 use crate::error::Error;
-use crate::ffi::{QueuePairHandle, Ring};
+use crate::ffi::{QueuePairHandle, ReceiveRing, SendRing};
 use crate::memory::{Gather, Scatter};
 
 /// A request that could not be posted, with its memory.
@@ -46,14 +46,13 @@ impl<T> From<PostError<T>> for Error {
 /// requests in flight is safe: their memory is freed with the queue pair.
 #[derive(Debug)]
 pub struct SendQueue<T: Send + 'static> {
-    ring: Ring<T>,
+    ring: SendRing<T>,
 }
 
 impl<T: Send + 'static> SendQueue<T> {
     pub(super) fn new(handle: Arc<QueuePairHandle>) -> Self {
-        let capacity = handle.sizes().send_requests;
         Self {
-            ring: Ring::new(handle, capacity),
+            ring: SendRing::new(handle),
         }
     }
 
@@ -70,11 +69,67 @@ impl<T: Send + 'static> SendQueue<T> {
     where
         T: Gather,
     {
-        self.ring.post_send(request).map_err(PostError::new)
+        self.ring.post(request).map_err(PostError::new)
+    }
+
+    /// Posts a request whose data is copied, at once, or that has none: the queue keeps no memory
+    /// for it, and its completion gives none back.
+    ///
+    /// The data, of a send or a write, needs no registration, and may have as many bytes as
+    /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) says, in as many pieces as the
+    /// queue pair has elements.
+    ///
+    /// ```
+    /// # use rdma_core::{Buffer, ConnectOptions, Context, SendRequest};
+    /// # let context = Context::open("softroce0")?;
+    /// # let domain = context.protection_domain()?;
+    /// # let (left, right) = (domain.queue_pair().inline_data(64).build()?, domain.queue_pair().build()?);
+    /// # let (to_right, to_left) = (right.endpoint(), left.endpoint());
+    /// # let right = right.connect(&to_left, &ConnectOptions::default())?;
+    /// # let left = left.connect(&to_right, &ConnectOptions::default())?;
+    /// let mut receives = right.receive_queue();
+    /// receives.post(domain.allocate(64)?).map_err(|refused| refused.error)?;
+    /// let mut queue = left.send_queue::<Buffer>();
+    /// let name = String::from("world");
+    /// queue.post_inline(SendRequest::send([b"hello, ".as_slice(), name.as_bytes()]))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::post`]; an operation that brings data is refused.
+    #[doc(alias = "ibv_wr_set_inline_data")]
+    #[doc(alias = "ibv_wr_set_inline_data_list")]
+    #[inline]
+    pub fn post_inline<D: InlineData>(
+        &mut self,
+        request: SendRequest<D>,
+    ) -> Result<(), PostError<D>> {
+        self.ring.post_inline(request).map_err(PostError::new)
+    }
+
+    /// Begins a batch of requests, which are handed to the device together.
+    ///
+    /// ```
+    /// # use rdma_core::{Buffer, PostError, RemoteMemory, SendQueue, SendRequest};
+    /// # fn example(queue: &mut SendQueue<Buffer>, pieces: Vec<Buffer>, to: RemoteMemory) -> rdma_core::Result<()> {
+    /// let mut batch = queue.batch();
+    /// for piece in pieces {
+    ///     batch.push(SendRequest::write(piece, to).unsignaled())?;
+    /// }
+    /// batch.post()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ibv_wr_start")]
+    #[inline]
+    pub fn batch(&mut self) -> SendBatch<'_, T> {
+        SendBatch::new(&mut self.ring)
     }
 
     /// Returns the memory of every request that this completion completes: the signaled one, and
     /// the unsignaled ones before it, in their order. A completion of another queue returns nothing.
+    /// Requests whose data was copied have no memory, and are completed without one.
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Retired<'_, T> {
         Retired {
@@ -103,7 +158,7 @@ impl<T: Send + 'static> SendQueue<T> {
 /// The memory of completed requests, from [`SendQueue::complete`]. What is not taken is dropped.
 #[derive(Debug)]
 pub struct Retired<'a, T: Send + 'static> {
-    ring: &'a mut Ring<T>,
+    ring: &'a mut SendRing<T>,
     last: Option<u64>,
 }
 
@@ -126,14 +181,13 @@ impl<T: Send + 'static> Drop for Retired<'_, T> {
 /// The receive side of a queue pair, for one owner. It keeps memory as [`SendQueue`] does.
 #[derive(Debug)]
 pub struct ReceiveQueue<T: Send + 'static> {
-    ring: Ring<T>,
+    ring: ReceiveRing<T>,
 }
 
 impl<T: Send + 'static> ReceiveQueue<T> {
     pub(super) fn new(handle: Arc<QueuePairHandle>) -> Self {
-        let capacity = handle.sizes().receive_requests;
         Self {
-            ring: Ring::new(handle, capacity),
+            ring: ReceiveRing::new(handle),
         }
     }
 
@@ -148,15 +202,20 @@ impl<T: Send + 'static> ReceiveQueue<T> {
     where
         T: Scatter,
     {
-        self.ring.post_receive(memory).map_err(PostError::new)
+        self.ring.post(memory).map_err(PostError::new)
+    }
+
+    /// Begins a batch of receives, which are handed to the device together.
+    #[inline]
+    pub fn batch(&mut self) -> ReceiveBatch<'_, T> {
+        ReceiveBatch::new(&mut self.ring)
     }
 
     /// Returns the memory of the request that this completion completes; `None` for one of another
     /// queue. Its first [`len`](WorkCompletion::len) bytes are the message, if it succeeded.
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Option<T> {
-        let number = self.ring.number(completion.id())?;
-        self.ring.take(number)
+        self.ring.complete(completion.id())
     }
 
     /// How many requests are in flight.

@@ -1,8 +1,12 @@
 //! Send requests.
 
+use std::sync::Arc;
+
 use ibverbs_sys::ibv_send_flags;
 
-use crate::memory::{Gather, RemoteMemory, Scatter};
+use super::SendOperations;
+use crate::address::{AddressHandle, Destination};
+use crate::memory::{RemoteMemory, Scatter};
 
 bitflags::bitflags! {
     /// How a send request is treated (`ibv_send_flags`).
@@ -19,10 +23,86 @@ bitflags::bitflags! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Send { immediate: Option<u32> },
+    SendWithInvalidate { key: u32 },
     Write { immediate: Option<u32> },
     Read,
     CompareAndSwap { expected: u64, desired: u64 },
     FetchAndAdd { add: u64 },
+    Invalidate { key: u32 },
+    Segmented { segment: u16 },
+    AtomicWrite { value: [u8; 8] },
+    Flush { placement: Placement, whole: bool },
+}
+
+impl Operation {
+    /// What a queue pair that is posted to by `ibv_wr_*` must have been made for.
+    pub(crate) fn needs(self) -> SendOperations {
+        match self {
+            Self::Send { immediate: None } => SendOperations::SEND,
+            Self::Send { immediate: Some(_) } => SendOperations::SEND_WITH_IMMEDIATE,
+            Self::SendWithInvalidate { .. } => SendOperations::SEND_WITH_INVALIDATE,
+            Self::Write { immediate: None } => SendOperations::WRITE,
+            Self::Write { immediate: Some(_) } => SendOperations::WRITE_WITH_IMMEDIATE,
+            Self::Read => SendOperations::READ,
+            Self::CompareAndSwap { .. } => SendOperations::COMPARE_AND_SWAP,
+            Self::FetchAndAdd { .. } => SendOperations::FETCH_AND_ADD,
+            Self::Invalidate { .. } => SendOperations::INVALIDATE,
+            Self::Segmented { .. } => SendOperations::SEGMENTATION,
+            Self::AtomicWrite { .. } => SendOperations::ATOMIC_WRITE,
+            Self::Flush { .. } => SendOperations::FLUSH,
+        }
+    }
+
+    /// How errors name it.
+    pub(crate) fn described(self) -> &'static str {
+        match self {
+            Self::Send { immediate: None } => "sends",
+            Self::Send { immediate: Some(_) } => "sends with immediate data",
+            Self::SendWithInvalidate { .. } => "sends that invalidate a key",
+            Self::Write { immediate: None } => "RDMA writes",
+            Self::Write { immediate: Some(_) } => "RDMA writes with immediate data",
+            Self::Read => "RDMA reads",
+            Self::CompareAndSwap { .. } => "compare-and-swap",
+            Self::FetchAndAdd { .. } => "fetch-and-add",
+            Self::Invalidate { .. } => "invalidating a key",
+            Self::Segmented { .. } => "segmentation of sends",
+            Self::AtomicWrite { .. } => "atomic writes",
+            Self::Flush { .. } => "flushes",
+        }
+    }
+}
+
+/// What a flush makes sure of (`ibv_placement_type`; IBTA volume 1, 9.4.8).
+#[doc(alias = "ibv_placement_type")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Placement {
+    /// What was written is visible to everything that reads the memory.
+    #[doc(alias = "IBV_FLUSH_GLOBAL")]
+    Global,
+    /// What was written is kept when the power fails.
+    #[doc(alias = "IBV_FLUSH_PERSISTENT")]
+    Persistent,
+}
+
+/// Where a request goes, as the kind of the queue pair demands it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// To the peer.
+    Peer,
+    /// To a queue pair, by the address handle that the request keeps.
+    Datagram { queue_pair: u32, qkey: u32 },
+    /// To a shared receive queue of the peer.
+    SharedQueue { number: u32 },
+}
+
+/// What a request keeps beside its memory, until it has completed.
+#[derive(Debug)]
+pub(crate) enum KeepAlive {
+    Nothing,
+    Address(AddressHandle),
+    /// The headers of a segmented send, and the way it goes.
+    Headers(Arc<[u8]>, Option<AddressHandle>),
 }
 
 const NOWHERE: RemoteMemory = RemoteMemory {
@@ -36,6 +116,20 @@ const NOWHERE: RemoteMemory = RemoteMemory {
 /// Immediate data is a number of 32 bits that the peer gets as the same number
 /// ([`WorkCompletion::immediate`](crate::WorkCompletion::immediate)); it goes over the wire in
 /// network byte order. Every request is signaled unless [`Self::unsignaled`].
+///
+/// The memory is registered memory, which the queue keeps until the request has completed, or
+/// [data that is copied](super::InlineData) when it is posted with
+/// [`SendQueue::post_inline`](super::SendQueue::post_inline).
+///
+/// | request | queue pairs that have it |
+/// |---|---|
+/// | [`send`](Self::send), [`send_with_immediate`](Self::send_with_immediate) | all; raw packet without immediate |
+/// | [`send_with_invalidate`](Self::send_with_invalidate), [`write`](Self::write), [`write_with_immediate`](Self::write_with_immediate), [`invalidate`](SendRequest::invalidate) | RC, UC, XRC |
+/// | [`read`](Self::read), [`compare_and_swap`](Self::compare_and_swap), [`fetch_and_add`](Self::fetch_and_add) | RC, XRC |
+/// | [`atomic_write`](SendRequest::atomic_write), [`flush`](SendRequest::flush) | RC, XRC made for them |
+/// | [`segmented`](Self::segmented) | UD, raw packet |
+///
+/// It is `Send` and `Sync` where the memory is.
 #[doc(alias = "ibv_send_wr")]
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is posted"]
@@ -44,6 +138,17 @@ pub struct SendRequest<T> {
     remote: RemoteMemory,
     operation: Operation,
     flags: SendFlags,
+    target: Target,
+    keep: KeepAlive,
+}
+
+/// What of a request is neither its memory nor what keeps alive.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Description {
+    pub(crate) operation: Operation,
+    pub(crate) remote: RemoteMemory,
+    pub(crate) flags: SendFlags,
+    pub(crate) target: Target,
 }
 
 impl<T> SendRequest<T> {
@@ -54,11 +159,18 @@ impl<T> SendRequest<T> {
             remote,
             operation,
             flags: SendFlags::SIGNALED,
+            target: Target::Peer,
+            keep: KeepAlive::Nothing,
         }
     }
 
     /// Completes without a completion of its own, unless it fails: a later signaled request of the
-    /// queue completes it too. At least one request in each queue's length must be signaled.
+    /// queue completes it too.
+    ///
+    /// A queue that never signaled would fill up and never be empty again. So the last request that
+    /// fits into it is signaled whatever it says, if none of those outstanding is, and the queue
+    /// goes on; where a queue pair has several [`SendQueue`](super::SendQueue)s, they signal more
+    /// often. Queues for any number of threads signal every request.
     #[inline]
     pub fn unsignaled(mut self) -> Self {
         self.flags.remove(SendFlags::SIGNALED);
@@ -69,6 +181,11 @@ impl<T> SendRequest<T> {
     pub(crate) fn signaled(mut self) -> Self {
         self.flags.insert(SendFlags::SIGNALED);
         self
+    }
+
+    #[inline]
+    pub(crate) fn is_signaled(&self) -> bool {
+        self.flags.contains(SendFlags::SIGNALED)
     }
 
     /// Waits until the reads and atomics posted before it have completed.
@@ -90,6 +207,9 @@ impl<T> SendRequest<T> {
     /// Copies the data into the request, up to
     /// [`QueuePair::inline_limit`](super::QueuePair::inline_limit) bytes. For sends and writes; a
     /// read or an atomic is refused with it.
+    ///
+    /// The memory comes back with the completion as ever. Where it is to stay at hand, post a slice
+    /// with [`SendQueue::post_inline`](super::SendQueue::post_inline).
     #[doc(alias = "IBV_SEND_INLINE")]
     #[inline]
     pub fn inline(mut self) -> Self {
@@ -97,9 +217,30 @@ impl<T> SendRequest<T> {
         self
     }
 
+    /// Sends it as a datagram, which every request of a datagram queue pair must say. The request
+    /// keeps the address handle until it has completed.
+    #[doc(alias = "ibv_wr_set_ud_addr")]
     #[inline]
-    pub(crate) fn is_inline(&self) -> bool {
-        self.flags.contains(SendFlags::INLINE)
+    pub fn to(mut self, destination: &Destination) -> Self {
+        self.target = Target::Datagram {
+            queue_pair: destination.queue_pair,
+            qkey: destination.qkey,
+        };
+        let handle = destination.handle.clone();
+        self.keep = match self.keep {
+            KeepAlive::Headers(headers, _) => KeepAlive::Headers(headers, Some(handle)),
+            _ => KeepAlive::Address(handle),
+        };
+        self
+    }
+
+    /// Names the shared receive queue of the peer, which every request of an XRC initiator to the
+    /// peer must: the number that the peer's queue has there.
+    #[doc(alias = "ibv_wr_set_xrc_srqn")]
+    #[inline]
+    pub fn remote_shared_queue(mut self, number: u32) -> Self {
+        self.target = Target::SharedQueue { number };
+        self
     }
 
     #[inline]
@@ -113,22 +254,25 @@ impl<T> SendRequest<T> {
     }
 
     #[inline]
-    pub(crate) fn remote(&self) -> RemoteMemory {
-        self.remote
+    pub(crate) fn into_parts(self) -> (T, KeepAlive) {
+        (self.memory, self.keep)
     }
 
     #[inline]
-    pub(crate) fn operation(&self) -> Operation {
-        self.operation
+    pub(crate) fn keep(&self) -> &KeepAlive {
+        &self.keep
     }
 
     #[inline]
-    pub(crate) fn flags(&self) -> SendFlags {
-        self.flags
+    pub(crate) fn description(&self) -> Description {
+        Description {
+            operation: self.operation,
+            remote: self.remote,
+            flags: self.flags,
+            target: self.target,
+        }
     }
-}
 
-impl<T: Gather> SendRequest<T> {
     /// Sends `memory` to a receive of the peer.
     #[doc(alias = "IBV_WR_SEND")]
     #[inline]
@@ -147,6 +291,14 @@ impl<T: Gather> SendRequest<T> {
             memory,
             NOWHERE,
         )
+    }
+
+    /// Sends `memory` to a receive of the peer, and ends the access that the key of the peer, of a
+    /// memory window of type 2, gives.
+    #[doc(alias = "IBV_WR_SEND_WITH_INV")]
+    #[inline]
+    pub fn send_with_invalidate(memory: T, key: u32) -> Self {
+        Self::new(Operation::SendWithInvalidate { key }, memory, NOWHERE)
     }
 
     /// Writes `memory` into the peer's, from its start on.
@@ -168,6 +320,17 @@ impl<T: Gather> SendRequest<T> {
             remote,
         )
     }
+
+    /// Sends `memory`, part of a TCP stream, as packets of `segment` bytes at most, each behind
+    /// `headers`, which the device adapts: segmentation offload, for datagram and raw packet queue
+    /// pairs that were made for it.
+    #[doc(alias = "IBV_WR_TSO")]
+    #[doc(alias = "LSO")]
+    pub fn segmented(memory: T, headers: Arc<[u8]>, segment: u16) -> Self {
+        let mut request = Self::new(Operation::Segmented { segment }, memory, NOWHERE);
+        request.keep = KeepAlive::Headers(headers, None);
+        request
+    }
 }
 
 impl<T: Scatter> SendRequest<T> {
@@ -179,7 +342,8 @@ impl<T: Scatter> SendRequest<T> {
     }
 
     /// Replaces the peer's eight bytes, at a multiple of eight, by `desired` if they are `expected`.
-    /// What they were goes into `memory`, eight bytes, as a number in this host's byte order.
+    /// What they were goes into `memory`, eight bytes, as a number in this host's byte order:
+    /// [`AtomicResult`](crate::AtomicResult) tells it.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[inline]
     pub fn compare_and_swap(memory: T, remote: RemoteMemory, expected: u64, desired: u64) -> Self {
@@ -191,10 +355,52 @@ impl<T: Scatter> SendRequest<T> {
     }
 
     /// Adds to the peer's eight bytes, at a multiple of eight, wrapping. What they were goes into
-    /// `memory`, eight bytes, as a number in this host's byte order.
+    /// `memory`, eight bytes, as a number in this host's byte order:
+    /// [`AtomicResult`](crate::AtomicResult) tells it.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline]
     pub fn fetch_and_add(memory: T, remote: RemoteMemory, add: u64) -> Self {
         Self::new(Operation::FetchAndAdd { add }, memory, remote)
+    }
+}
+
+/// Requests without memory, for [`SendQueue::post_inline`](super::SendQueue::post_inline).
+impl SendRequest<()> {
+    /// Ends the access that a key of this end, of a memory window of type 2, gives.
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
+    #[inline]
+    pub fn invalidate(key: u32) -> Self {
+        Self::new(Operation::Invalidate { key }, (), NOWHERE)
+    }
+
+    /// Writes eight bytes of the peer, at a multiple of eight, at once: who reads them sees all the
+    /// old ones or all the new ones.
+    ///
+    /// For queue pairs that were made for
+    /// [`SendOperations::ATOMIC_WRITE`](super::SendOperations::ATOMIC_WRITE).
+    #[doc(alias = "ibv_wr_atomic_write")]
+    #[inline]
+    pub fn atomic_write(value: [u8; 8], remote: RemoteMemory) -> Self {
+        Self::new(Operation::AtomicWrite { value }, (), remote)
+    }
+
+    /// Makes sure that what was written before to the peer's memory has got there, as `placement`
+    /// says.
+    ///
+    /// For queue pairs that were made for [`SendOperations::FLUSH`](super::SendOperations::FLUSH).
+    #[doc(alias = "ibv_wr_flush")]
+    #[doc(alias = "IBV_FLUSH_RANGE")]
+    #[inline]
+    pub fn flush(remote: RemoteMemory, placement: Placement) -> Self {
+        let whole = false;
+        Self::new(Operation::Flush { placement, whole }, (), remote)
+    }
+
+    /// Like [`Self::flush`], of all of the region that the memory is part of.
+    #[doc(alias = "IBV_FLUSH_MR")]
+    #[inline]
+    pub fn flush_region(remote: RemoteMemory, placement: Placement) -> Self {
+        let whole = true;
+        Self::new(Operation::Flush { placement, whole }, (), remote)
     }
 }

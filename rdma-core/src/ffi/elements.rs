@@ -1,0 +1,180 @@
+//! Scatter/gather lists, put together in room that the list does not own.
+
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+use ibverbs_sys as sys;
+
+use crate::error::{Error, Result};
+
+/// How many scatter/gather elements a request of this crate can have.
+pub(crate) const MAX_ELEMENTS: usize = 16;
+
+/// The most bytes of a message (IBTA volume 1, 9.7.2). Providers count in 32 bits.
+const MAX_MESSAGE: u64 = 1 << 31;
+
+/// A scatter/gather list in the making.
+pub(crate) struct ElementList {
+    room: NonNull<sys::ibv_sge>,
+    /// How many fit into the room.
+    capacity: usize,
+    /// How many were pushed, including those that did not fit.
+    len: usize,
+    /// How many bytes they have together.
+    bytes: u64,
+    /// Whether this process can read them where the elements say.
+    is_mapped: bool,
+}
+
+impl ElementList {
+    /// An empty list in `room`.
+    ///
+    /// # Safety
+    ///
+    /// The room is not used by anything else for as long as the list is.
+    #[inline]
+    pub(super) unsafe fn over(room: &mut [MaybeUninit<sys::ibv_sge>]) -> Self {
+        Self {
+            capacity: room.len(),
+            room: NonNull::from(room).cast(),
+            len: 0,
+            bytes: 0,
+            is_mapped: true,
+        }
+    }
+
+    /// Says that an address is none of this process, so that nobody copies from there.
+    #[inline]
+    pub(crate) fn forbid_inline(&mut self) {
+        self.is_mapped = false;
+    }
+
+    /// Whether the bytes can be copied from where the elements say.
+    #[inline]
+    pub(super) fn is_mapped(&self) -> bool {
+        self.is_mapped
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, address: u64, len: usize, lkey: u32) {
+        if len == 0 {
+            // To devices of several vendors an element of no bytes is one of 2^31.
+            return;
+        }
+        if self.len < self.capacity {
+            let element = sys::ibv_sge {
+                addr: address,
+                // What does not fit makes the sum of bytes too large.
+                length: len as u32,
+                lkey,
+            };
+            // SAFETY: the place is inside of the room, which is this list's.
+            unsafe { self.room.add(self.len).write(element) };
+        }
+        self.len += 1;
+        self.bytes = self.bytes.saturating_add(len as u64);
+    }
+
+    #[inline]
+    pub(super) fn start(&self) -> *mut sys::ibv_sge {
+        self.room.as_ptr()
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Checks that the device can take it, with the number of elements that the queue pair has.
+    #[inline]
+    pub(super) fn checked(&self, limit: u32) -> Result<()> {
+        let limit = self.capacity.min(limit as usize);
+        if self.len > limit {
+            return Err(Error::TooManyElements {
+                elements: self.len,
+                limit,
+            });
+        }
+        if self.bytes > MAX_MESSAGE {
+            return Err(too_long(self.bytes));
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn too_long(bytes: u64) -> Error {
+    let reason = format!("{bytes} bytes are more than a message can have");
+    Error::invalid("memory of a request", reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_list(test: impl FnOnce(&mut ElementList)) {
+        let mut room = [const { MaybeUninit::uninit() }; MAX_ELEMENTS];
+        // SAFETY: the list alone uses the room.
+        test(&mut unsafe { ElementList::over(&mut room) });
+    }
+
+    #[test]
+    fn lists_stay_within_elements_and_bytes() {
+        with_list(|list| {
+            for _ in 0..3 {
+                list.push(4096, 1 << 29, 1);
+            }
+            assert!(list.checked(4).is_ok());
+            assert_eq!(
+                list.checked(2).unwrap_err(),
+                Error::TooManyElements {
+                    elements: 3,
+                    limit: 2
+                }
+            );
+            list.push(4096, 1 << 29, 1);
+            assert!(list.checked(4).is_ok(), "2^31 bytes");
+            list.push(4096, 1, 1);
+            assert!(list.checked(5).is_err());
+            for _ in 0..MAX_ELEMENTS {
+                list.push(4096, 1, 1);
+            }
+            let too_many = list.checked(u32::MAX).unwrap_err();
+            assert!(matches!(
+                too_many,
+                Error::TooManyElements {
+                    limit: MAX_ELEMENTS,
+                    ..
+                }
+            ));
+        });
+    }
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn lengths_that_wrap_around_are_refused() {
+        with_list(|list| {
+            list.push(4096, 1 << 32, 1);
+            assert!(list.checked(4).is_err());
+        });
+        with_list(|list| {
+            for _ in 0..16 {
+                list.push(4096, 1 << 28, 1);
+            }
+            assert!(list.checked(16).is_err());
+        });
+    }
+
+    #[test]
+    fn pieces_without_bytes_are_no_elements() {
+        with_list(|list| {
+            list.push(4096, 0, 1);
+            assert_eq!((list.len(), list.bytes()), (0, 0));
+        });
+    }
+}

@@ -1,0 +1,102 @@
+//! Receives that are described one by one and posted at once.
+
+use std::fmt;
+
+use super::batch::posted_before;
+use super::receive_ring::ReceiveRing;
+use super::request::{receive_request, scatter};
+use super::ring::Unstaged;
+use crate::error::{Error, Result};
+use crate::memory::Scatter;
+use crate::queue_pair::KeepAlive;
+
+/// A batch in the making, of a queue that is borrowed for it.
+pub(crate) struct ReceiveStaging<'a, T: Send + 'static> {
+    queue: &'a mut ReceiveRing<T>,
+    /// Where in the room the first staged request is.
+    first: usize,
+}
+
+impl<T: Send + 'static> fmt::Debug for ReceiveStaging<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceiveStaging")
+            .field("queue", &self.queue)
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
+    /// Begins a batch, with nothing staged.
+    #[inline]
+    pub(crate) fn new(queue: &'a mut ReceiveRing<T>) -> Self {
+        queue.ring.begin_staging();
+        Self { queue, first: 0 }
+    }
+
+    /// How many receives are staged.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.queue.ring.staged()
+    }
+
+    #[inline]
+    pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
+    where
+        T: Scatter,
+    {
+        let queue = &mut *self.queue;
+        if !queue.ring.has_room() {
+            return Err((queue.full(), memory));
+        }
+        let id = queue.ring.staged_id();
+        let limits = queue.ring.queue_pair().sizes();
+        let (wr, room) = queue.room.place(self.first + queue.ring.staged());
+        let count = match scatter(room, &memory, limits) {
+            Ok(count) => count,
+            Err(error) => return Err((error, memory)),
+        };
+        wr.write(receive_request(room, count, id));
+        queue.ring.stage(Some(memory), KeepAlive::Nothing);
+        Ok(())
+    }
+
+    /// Posts what is staged, in one call. Returns how many receives were posted, all or, with the
+    /// error, the first of them; the others stay staged.
+    #[inline]
+    pub(crate) fn post(&mut self) -> (usize, Result<()>) {
+        let count = self.len();
+        if count == 0 {
+            return (0, Ok(()));
+        }
+        let queue = &mut *self.queue;
+        // SAFETY: the staged requests were described at these places, each with the id and in the
+        // slot of its number. The memory is in the slots, where nobody can reach it; that of
+        // requests that were posted leaves when their completion takes it, or with the destroyed
+        // queue pair.
+        let posted = unsafe {
+            let list = queue.room.chain(self.first, count);
+            queue.ring.queue_pair().post_receives(list)
+        };
+        let (posted, result) = match posted {
+            Ok(()) => (count, Ok(())),
+            Err((error, bad)) => {
+                let bad = queue.room.index_of(bad);
+                (posted_before(bad, self.first, count), Err(error))
+            }
+        };
+        queue.ring.launch_staged(posted);
+        self.first = if result.is_ok() {
+            0
+        } else {
+            self.first + posted
+        };
+        (posted, result)
+    }
+
+    /// Gives up what is staged, to be taken back.
+    pub(crate) fn end(&mut self) -> Unstaged<'_, T> {
+        self.first = 0;
+        self.queue.ring.end_staging()
+    }
+}

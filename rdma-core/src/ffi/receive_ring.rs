@@ -1,0 +1,112 @@
+//! The receive side of a queue pair, for one owner.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ibverbs_sys as sys;
+
+use super::batch::BatchRoom;
+use super::queue_pair::QueuePairHandle;
+use super::request::{receive_request, scatter, stack_room};
+use super::ring::Ring;
+use crate::error::Error;
+use crate::memory::Scatter;
+use crate::queue_pair::KeepAlive;
+
+/// Posts receive requests and keeps their memory.
+pub(crate) struct ReceiveRing<T: Send + 'static> {
+    pub(super) ring: Ring<T>,
+    /// Where batches are put together.
+    pub(super) room: BatchRoom<sys::ibv_recv_wr>,
+}
+
+impl<T: Send + 'static> fmt::Debug for ReceiveRing<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ring.fmt(f)
+    }
+}
+
+impl<T: Send + 'static> ReceiveRing<T> {
+    pub(crate) fn new(queue_pair: Arc<QueuePairHandle>) -> Self {
+        let sizes = queue_pair.sizes();
+        let capacity = match no_receive_queue(&queue_pair) {
+            Some(_) => 0,
+            None => sizes.receive_requests,
+        };
+        let ring = Ring::new(queue_pair, capacity);
+        Self {
+            room: BatchRoom::new(ring.capacity(), sizes.receive_elements),
+            ring,
+        }
+    }
+
+    pub(crate) fn queue_pair(&self) -> &Arc<QueuePairHandle> {
+        self.ring.queue_pair()
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+
+    #[inline]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.ring.in_flight()
+    }
+
+    /// Takes the memory of the request with this id, if it is one of this queue's and in flight.
+    #[inline]
+    pub(crate) fn complete(&mut self, id: u64) -> Option<T> {
+        let number = self.ring.number(id)?;
+        self.ring.take(number)
+    }
+
+    #[inline]
+    pub(crate) fn post(&mut self, memory: T) -> Result<(), (Error, T)>
+    where
+        T: Scatter,
+    {
+        if self.ring.in_flight() == self.ring.capacity() {
+            return Err((self.full(), memory));
+        }
+        let queue_pair = self.ring.queue_pair();
+        let mut room = stack_room();
+        let count = match scatter(&mut room, &memory, queue_pair.sizes()) {
+            Ok(count) => count,
+            Err(error) => return Err((error, memory)),
+        };
+        let mut wr = receive_request(&mut room, count, self.ring.next_id());
+        // SAFETY: `room` outlives the call. On success the memory moves into its slot, where nobody
+        // can reach it; it leaves the slot when a completion of this queue takes it, or with the
+        // destroyed queue pair.
+        match unsafe { queue_pair.post_receive(&mut wr) } {
+            Ok(()) => {
+                self.ring.keep(Some(memory), KeepAlive::Nothing);
+                Ok(())
+            }
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    #[cold]
+    pub(super) fn full(&self) -> Error {
+        if let Some(error) = no_receive_queue(self.ring.queue_pair()) {
+            return error;
+        }
+        Error::QueueFull {
+            queue: "receive",
+            capacity: self.ring.capacity(),
+        }
+    }
+}
+
+/// Why receives cannot be posted to the queue pair, if they cannot.
+pub(super) fn no_receive_queue(queue_pair: &QueuePairHandle) -> Option<Error> {
+    let reason = if queue_pair.shared_receive_queue().is_some() {
+        "the queue pair takes its receives from a shared receive queue".to_owned()
+    } else if !queue_pair.kind().has_receive_queue() {
+        format!("{} queue pairs have no receive queue", queue_pair.kind())
+    } else {
+        return None;
+    };
+    Some(Error::invalid("receive", reason))
+}

@@ -1,0 +1,151 @@
+//! Send requests that are described one by one and posted at once.
+
+use std::fmt;
+
+use ibverbs_sys as sys;
+
+use super::batch::posted_before;
+use super::request::{describe_inline, describe_send};
+use super::ring::Unstaged;
+use super::send_ring::SendRing;
+use crate::error::{Error, Result};
+use crate::memory::Gather;
+use crate::queue_pair::{InlineData, SendRequest};
+
+/// A batch in the making, of a queue that is borrowed for it. Data of requests that copy it is
+/// there for as long as `'a`, in which the queue posts nothing but by this.
+pub(crate) struct SendStaging<'a, T: Send + 'static> {
+    queue: &'a mut SendRing<T>,
+    /// Where in the room the first staged request is.
+    first: usize,
+    /// How many requests are unsignaled since the last signaled one, staged or posted.
+    run: u32,
+}
+
+impl<T: Send + 'static> fmt::Debug for SendStaging<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendStaging")
+            .field("queue", &self.queue)
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+impl<'a, T: Send + 'static> SendStaging<'a, T> {
+    /// Begins a batch, with nothing staged.
+    #[inline]
+    pub(crate) fn new(queue: &'a mut SendRing<T>) -> Self {
+        queue.ring.begin_staging();
+        Self {
+            run: queue.run(),
+            queue,
+            first: 0,
+        }
+    }
+
+    /// How many requests are staged.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.queue.ring.staged()
+    }
+
+    #[inline]
+    pub(crate) fn stage(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
+    where
+        T: Gather,
+    {
+        let queue = &mut *self.queue;
+        if !queue.ring.has_room() {
+            return Err((queue.full(), request.into_memory()));
+        }
+        let request = queue.signal(request, self.run);
+        let id = queue.ring.staged_id();
+        let (wr, room) = queue.room.place(self.first + queue.ring.staged());
+        if let Err(error) = describe_send(wr, room, &request, queue.ring.queue_pair(), id) {
+            return Err((error, request.into_memory()));
+        }
+        self.run = if request.is_signaled() {
+            0
+        } else {
+            self.run + 1
+        };
+        let (memory, keep) = request.into_parts();
+        queue.ring.stage(Some(memory), keep);
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn stage_inline<D: InlineData + 'a>(
+        &mut self,
+        request: SendRequest<D>,
+    ) -> Result<(), (Error, D)> {
+        let queue = &mut *self.queue;
+        if !queue.ring.has_room() {
+            return Err((queue.full(), request.into_memory()));
+        }
+        let request = queue.signal(request, self.run);
+        let id = queue.ring.staged_id();
+        let (wr, room) = queue.room.place(self.first + queue.ring.staged());
+        if let Err(error) = describe_inline(wr, room, &request, queue.ring.queue_pair(), id) {
+            return Err((error, request.into_memory()));
+        }
+        self.run = if request.is_signaled() {
+            0
+        } else {
+            self.run + 1
+        };
+        queue.ring.stage(None, request.into_parts().1);
+        Ok(())
+    }
+
+    /// Posts what is staged, in one call. Returns how many requests were posted, all or, with the
+    /// error, the first of them; the others stay staged.
+    #[inline]
+    pub(crate) fn post(&mut self) -> (usize, Result<()>) {
+        let count = self.len();
+        if count == 0 {
+            return (0, Ok(()));
+        }
+        let queue = &mut *self.queue;
+        // SAFETY: the staged requests were described at these places, each with the id and in the
+        // slot of its number. Memory and what keeps alive are in their slots, where nobody can
+        // reach them; those of requests that were posted leave when a completion retires them, or
+        // with the destroyed queue pair. Data that is copied outlives `'a`, and so this call.
+        let posted = unsafe {
+            let list = queue.room.chain(self.first, count);
+            queue.ring.queue_pair().post_sends(list)
+        };
+        match posted {
+            Ok(()) => {
+                queue.ring.launch_staged(count);
+                queue.set_run(self.run);
+                self.first = 0;
+                (count, Ok(()))
+            }
+            Err((error, bad)) => (self.launch_before(bad, count), Err(error)),
+        }
+    }
+
+    /// Counts the staged requests before `bad` as posted.
+    #[cold]
+    fn launch_before(&mut self, bad: *mut sys::ibv_send_wr, count: usize) -> usize {
+        let queue = &mut *self.queue;
+        let posted = posted_before(queue.room.index_of(bad), self.first, count);
+        for index in self.first..self.first + posted {
+            // SAFETY: the request at this place was described.
+            let flags = unsafe { queue.room.place(index).0.assume_init_ref() }.send_flags;
+            let signaled = sys::ibv_send_flags::IBV_SEND_SIGNALED.0 as std::ffi::c_uint;
+            queue.count(flags & signaled != 0);
+        }
+        queue.ring.launch_staged(posted);
+        self.first += posted;
+        posted
+    }
+
+    /// Gives up what is staged, to be taken back.
+    pub(crate) fn end(&mut self) -> Unstaged<'_, T> {
+        self.first = 0;
+        self.run = self.queue.run();
+        self.queue.ring.end_staging()
+    }
+}

@@ -1,0 +1,217 @@
+//! The send side of a queue pair, for one owner.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use ibverbs_sys as sys;
+
+use super::batch::BatchRoom;
+use super::queue_pair::QueuePairHandle;
+use super::request::{describe_inline, describe_send, stack_room};
+use super::ring::Ring;
+use crate::error::Error;
+use crate::memory::Gather;
+use crate::queue_pair::{InlineData, SendRequest};
+
+/// Posts send requests and keeps what they need.
+pub(crate) struct SendRing<T: Send + 'static> {
+    pub(super) ring: Ring<T>,
+    /// Where batches are put together.
+    pub(super) room: BatchRoom<sys::ibv_send_wr>,
+    signals: Signals,
+}
+
+impl<T: Send + 'static> fmt::Debug for SendRing<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ring.fmt(f)
+    }
+}
+
+/// How many requests in a row may be unsignaled.
+///
+/// Of the requests that a queue pair has room for, one at least must be signaled, or none is ever
+/// known to have completed. A queue that has the queue pair for itself may have all but one
+/// unsignaled. Several share that, and one that comes later signals its first request: the others
+/// may have filled all places but one before they knew of it.
+struct Signals {
+    /// How many were unsignaled since the last signaled one.
+    run: u32,
+    /// How many may be.
+    limit: u32,
+    /// For how many queues of the queue pair that is.
+    queues: u32,
+}
+
+impl Signals {
+    fn new(queue_pair: &QueuePairHandle, capacity: usize) -> Self {
+        let queues = queue_pair.count_send_queue();
+        let mut signals = Self {
+            run: 0,
+            limit: 0,
+            queues,
+        };
+        signals.share(queues, capacity);
+        if queues > 1 {
+            signals.run = signals.limit;
+        }
+        signals
+    }
+
+    #[cold]
+    fn share(&mut self, queues: u32, capacity: usize) {
+        self.queues = queues;
+        // A ring has at most 2^24 places.
+        self.limit = (capacity as u32 / queues.max(1)).saturating_sub(1);
+    }
+
+    /// Whether an unsignaled request after `run` others is signaled all the same.
+    #[inline]
+    fn is_due(&mut self, run: u32, queue_pair: &QueuePairHandle, capacity: usize) -> bool {
+        let queues = queue_pair.send_queues();
+        if queues != self.queues {
+            self.share(queues, capacity);
+        }
+        run >= self.limit
+    }
+}
+
+impl<T: Send + 'static> SendRing<T> {
+    pub(crate) fn new(queue_pair: Arc<QueuePairHandle>) -> Self {
+        let sizes = queue_pair.sizes();
+        let capacity = if queue_pair.kind().has_send_queue() {
+            sizes.send_requests
+        } else {
+            0
+        };
+        let ring = Ring::new(queue_pair, capacity);
+        Self {
+            room: BatchRoom::new(ring.capacity(), sizes.send_elements),
+            signals: Signals::new(ring.queue_pair(), ring.capacity()),
+            ring,
+        }
+    }
+
+    pub(crate) fn queue_pair(&self) -> &Arc<QueuePairHandle> {
+        self.ring.queue_pair()
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+
+    #[inline]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.ring.in_flight()
+    }
+
+    /// The number of the request with this id, if it is one of this queue's and in flight.
+    #[inline]
+    pub(crate) fn number(&self, id: u64) -> Option<u64> {
+        self.ring.number(id)
+    }
+
+    /// Takes the oldest request's memory, if the request is numbered `last` or lower.
+    #[inline]
+    pub(crate) fn retire(&mut self, last: u64) -> Option<T> {
+        self.ring.retire(last)
+    }
+
+    #[inline]
+    pub(crate) fn post(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
+    where
+        T: Gather,
+    {
+        if self.ring.in_flight() == self.ring.capacity() {
+            return Err((self.full(), request.into_memory()));
+        }
+        let request = self.signal(request, self.signals.run);
+        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
+        let (queue_pair, id) = (self.ring.queue_pair(), self.ring.next_id());
+        if let Err(error) = describe_send(&mut wr, &mut room, &request, queue_pair, id) {
+            return Err((error, request.into_memory()));
+        }
+        // SAFETY: it was described, and `room` outlives the call. On success the memory moves into
+        // its slot, where nobody can reach it; it leaves the slot when a completion of this queue
+        // retires it, or with the destroyed queue pair. The same holds for what keeps alive.
+        match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
+            Ok(()) => {
+                self.count(request.is_signaled());
+                let (memory, keep) = request.into_parts();
+                self.ring.keep(Some(memory), keep);
+                Ok(())
+            }
+            Err(error) => Err((error, request.into_memory())),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn post_inline<D: InlineData>(
+        &mut self,
+        request: SendRequest<D>,
+    ) -> Result<(), (Error, D)> {
+        if self.ring.in_flight() == self.ring.capacity() {
+            return Err((self.full(), request.into_memory()));
+        }
+        let request = self.signal(request, self.signals.run);
+        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
+        let (queue_pair, id) = (self.ring.queue_pair(), self.ring.next_id());
+        if let Err(error) = describe_inline(&mut wr, &mut room, &request, queue_pair, id) {
+            return Err((error, request.into_memory()));
+        }
+        // SAFETY: it was described, and `room` and the data, which is copied, outlive the call.
+        // What keeps alive moves into the slot.
+        match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
+            Ok(()) => {
+                self.count(request.is_signaled());
+                self.ring.keep(None, request.into_parts().1);
+                Ok(())
+            }
+            Err(error) => Err((error, request.into_memory())),
+        }
+    }
+
+    /// The request, signaled if it must be after a run of unsignaled ones.
+    #[inline]
+    pub(super) fn signal<D>(&mut self, request: SendRequest<D>, run: u32) -> SendRequest<D> {
+        if request.is_signaled() {
+            return request;
+        }
+        let (queue_pair, capacity) = (self.ring.queue_pair(), self.ring.capacity());
+        if self.signals.is_due(run, queue_pair, capacity) {
+            request.signaled()
+        } else {
+            request
+        }
+    }
+
+    /// How many requests were unsignaled since the last signaled one.
+    #[inline]
+    pub(super) fn run(&self) -> u32 {
+        self.signals.run
+    }
+
+    /// Counts a request that was posted.
+    #[inline]
+    pub(super) fn count(&mut self, signaled: bool) {
+        self.signals.run = if signaled { 0 } else { self.signals.run + 1 };
+    }
+
+    #[inline]
+    pub(super) fn set_run(&mut self, run: u32) {
+        self.signals.run = run;
+    }
+
+    #[cold]
+    pub(super) fn full(&self) -> Error {
+        let kind = self.ring.queue_pair().kind();
+        if !kind.has_send_queue() {
+            let reason = format!("{kind} queue pairs have no send queue");
+            return Error::invalid("request", reason);
+        }
+        Error::QueueFull {
+            queue: "send",
+            capacity: self.ring.capacity(),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Requests of queues for many threads that are described one by one and posted at once.
+
+use std::fmt;
+
+use ibverbs_sys as sys;
+
+use super::batch::{BatchRoom, Linked, posted_before};
+use super::elements::MAX_ELEMENTS;
+use super::in_flight::{Slots, foreign_slot};
+use super::request::{describe_send, receive_request, scatter};
+use super::ring::Held;
+use super::slot_table::Reserved;
+use crate::error::{Error, Result};
+use crate::memory::{Gather, Scatter};
+use crate::queue_pair::{KeepAlive, SendRequest};
+
+/// A batch of one thread, with room of its own. Memory moves into its slot when it is posted.
+pub(crate) struct SlotsStaging<'a, T: Send + 'static, W: Linked> {
+    slots: &'a Slots<T>,
+    room: BatchRoom<W>,
+    /// Where in the room the first staged request is.
+    first: usize,
+    /// What was staged and not posted, in its order; it never grows beyond its first allocation.
+    staged: Vec<(Reserved, Held<T>)>,
+}
+
+impl<T: Send + 'static, W: Linked> fmt::Debug for SlotsStaging<'_, T, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlotsStaging")
+            .field("slots", &self.slots)
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
+    /// A batch of at most `capacity` requests.
+    pub(crate) fn new(slots: &'a Slots<T>, capacity: usize) -> Self {
+        let capacity = capacity.clamp(1, slots.capacity());
+        Self {
+            slots,
+            room: BatchRoom::new(capacity, MAX_ELEMENTS as u32),
+            first: 0,
+            staged: Vec::with_capacity(capacity),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.staged.len()
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.first + self.staged.len() < self.room.capacity()
+    }
+
+    #[cold]
+    fn full(&self) -> Error {
+        Error::QueueFull {
+            queue: "batch",
+            capacity: self.room.capacity(),
+        }
+    }
+
+    /// Moves what is staged into its slots.
+    #[inline]
+    fn launch(&mut self) {
+        for (reserved, held) in &mut self.staged {
+            let held = std::mem::replace(held, Held::NOTHING);
+            self.slots.table().launch(reserved, held);
+        }
+    }
+
+    /// Counts all as posted.
+    #[inline]
+    fn finish(&mut self) -> usize {
+        let count = self.staged.len();
+        self.staged.clear();
+        self.first = 0;
+        count
+    }
+
+    /// Takes those from `bad` on back out of their slots.
+    #[cold]
+    fn recall(&mut self, bad: *mut W) -> usize {
+        let count = self.staged.len();
+        let posted = posted_before(self.room.index_of(bad), self.first, count);
+        for (reserved, held) in &mut self.staged[posted..] {
+            *held = self.slots.table().recall(reserved);
+        }
+        self.staged.drain(..posted);
+        self.first = if posted == count {
+            0
+        } else {
+            self.first + posted
+        };
+        posted
+    }
+
+    /// Gives up what is staged; the slots are free again.
+    pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
+        self.first = 0;
+        let slots = self.slots;
+        self.staged.drain(..).filter_map(move |(reserved, held)| {
+            slots.cancel(reserved);
+            held.memory
+        })
+    }
+}
+
+impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
+    /// Describes one more request, in a reserved slot; on failure the slot is free again.
+    #[inline]
+    pub(crate) fn stage(
+        &mut self,
+        reserved: Reserved,
+        request: SendRequest<T>,
+    ) -> Result<(), (Error, T)>
+    where
+        T: Gather,
+    {
+        if !self.slots.table().owns(&reserved) {
+            return Err((foreign_slot(), request.into_memory()));
+        }
+        let described = if self.has_room() {
+            let (wr, room) = self.room.place(self.first + self.staged.len());
+            let (queue_pair, id) = (self.slots.queue_pair(), reserved.id());
+            describe_send(wr, room, &request, queue_pair, id)
+        } else {
+            Err(self.full())
+        };
+        if let Err(error) = described {
+            self.slots.cancel(reserved);
+            return Err((error, request.into_memory()));
+        }
+        let (memory, keep) = request.into_parts();
+        let memory = Some(memory);
+        self.staged.push((reserved, Held { memory, keep }));
+        Ok(())
+    }
+
+    /// Posts what is staged, in one call. Returns how many requests were posted, all or, with the
+    /// error, the first of them; the others stay staged.
+    pub(crate) fn post(&mut self) -> (usize, Result<()>) {
+        if self.staged.is_empty() {
+            return (0, Ok(()));
+        }
+        self.launch();
+        // SAFETY: the staged requests were described at these places, each with the id of its slot.
+        // Memory and what keeps alive are in the slots, where nobody can reach them until
+        // `complete` takes them for a completion with the id, or the queue pair is destroyed; what
+        // was not posted is recalled.
+        let posted = unsafe {
+            let list = self.room.chain(self.first, self.staged.len());
+            self.slots.queue_pair().post_sends(list)
+        };
+        match posted {
+            Ok(()) => (self.finish(), Ok(())),
+            Err((error, bad)) => (self.recall(bad), Err(error)),
+        }
+    }
+}
+
+impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
+    /// Describes one more receive.
+    #[inline]
+    pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
+    where
+        T: Scatter,
+    {
+        if !self.has_room() {
+            return Err((self.full(), memory));
+        }
+        let limits = self.slots.queue_pair().sizes();
+        let (wr, room) = self.room.place(self.first + self.staged.len());
+        let count = match scatter(room, &memory, limits) {
+            Ok(count) => count,
+            Err(error) => return Err((error, memory)),
+        };
+        let Some(reserved) = self.slots.reserve() else {
+            return Err((self.slots.no_slot(), memory));
+        };
+        wr.write(receive_request(room, count, reserved.id()));
+        let held = Held {
+            memory: Some(memory),
+            keep: KeepAlive::Nothing,
+        };
+        self.staged.push((reserved, held));
+        Ok(())
+    }
+
+    /// Posts what is staged, in one call, as that of sends.
+    pub(crate) fn post(&mut self) -> (usize, Result<()>) {
+        if self.staged.is_empty() {
+            return (0, Ok(()));
+        }
+        self.launch();
+        // SAFETY: as for sends.
+        let posted = unsafe {
+            let list = self.room.chain(self.first, self.staged.len());
+            self.slots.queue_pair().post_receives(list)
+        };
+        match posted {
+            Ok(()) => (self.finish(), Ok(())),
+            Err((error, bad)) => (self.recall(bad), Err(error)),
+        }
+    }
+}
+
+impl<T: Send + 'static, W: Linked> Drop for SlotsStaging<'_, T, W> {
+    fn drop(&mut self) {
+        self.end().for_each(drop);
+    }
+}

@@ -1,0 +1,87 @@
+//! Where atomics put what was there before.
+
+use super::Buffer;
+use super::gather::{Elements, Gather, Scatter, sealed};
+use crate::error::{Error, Result};
+use crate::protection_domain::ProtectionDomain;
+
+/// Eight bytes of registered memory, where a compare-and-swap or a fetch-and-add puts the number
+/// that was there before.
+///
+/// It is `Send` and `Sync` as a [`Buffer`] is.
+///
+/// ```
+/// # use rdma_core::{AccessFlags, AtomicResult, ConnectOptions, Context, SendRequest, WorkCompletion};
+/// # let context = Context::open("softroce0")?;
+/// # let domain = context.protection_domain()?;
+/// # let (left, right) = (domain.queue_pair().build()?, domain.queue_pair().build()?);
+/// # let (to_right, to_left) = (right.endpoint(), left.endpoint());
+/// # let _right = right.connect(&to_left, &ConnectOptions::default())?;
+/// # let left = left.connect(&to_right, &ConnectOptions::default())?;
+/// # let counter = domain.allocate(8)?.expose(AccessFlags::REMOTE_ATOMIC).map_err(|(_, error)| error)?;
+/// let mut queue = left.send_queue();
+/// let result = AtomicResult::new(&domain)?;
+/// queue.post(SendRequest::fetch_and_add(result, counter.remote(), 5))?;
+/// # let mut room = [WorkCompletion::default()];
+/// # let completion = loop {
+/// #     if let [completion] = left.send_completions().poll(&mut room)? { break *completion }
+/// # };
+/// completion.result()?;
+/// let result = queue.complete(&completion).next();
+/// assert_eq!(result.map(|result| result.value()), Some(0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct AtomicResult(Buffer);
+
+impl AtomicResult {
+    /// How many bytes it has.
+    const SIZE: usize = size_of::<u64>();
+
+    /// Allocates one, with a registration of its own. Parts of a larger [`Buffer`] make more of
+    /// them: see [`Self::try_from`].
+    ///
+    /// # Errors
+    ///
+    /// As [`ProtectionDomain::allocate`].
+    pub fn new(domain: &ProtectionDomain) -> Result<Self> {
+        domain.allocate(Self::SIZE).map(Self)
+    }
+
+    /// The number: what was at the peer's address before the operation, once it has completed.
+    #[inline]
+    pub fn value(&self) -> u64 {
+        self.0
+            .first_chunk()
+            .map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    }
+
+    /// The memory.
+    pub fn into_buffer(self) -> Buffer {
+        self.0
+    }
+}
+
+impl TryFrom<Buffer> for AtomicResult {
+    type Error = Error;
+
+    /// Uses a buffer of eight bytes.
+    fn try_from(buffer: Buffer) -> Result<Self> {
+        if buffer.len() != Self::SIZE {
+            let reason = format!("{} bytes, and an atomic brings 8", buffer.len());
+            return Err(Error::invalid("memory of an atomic", reason));
+        }
+        Ok(Self(buffer))
+    }
+}
+
+impl sealed::Sealed for AtomicResult {}
+
+impl Gather for AtomicResult {
+    #[inline]
+    fn gather(&self, elements: &mut Elements<'_>) {
+        elements.push(&self.0);
+    }
+}
+
+impl Scatter for AtomicResult {}

@@ -1,0 +1,246 @@
+//! Doorbell batches: many requests, one call of the driver.
+
+use std::fmt;
+
+use super::{InlineData, PostError, SendRequest};
+use crate::error::Error;
+use crate::ffi::{ReceiveRing, ReceiveStaging, SendRing, SendStaging, Unstaged};
+use crate::memory::{Gather, Scatter};
+
+/// A batch that was not posted, or not all of it.
+#[derive(thiserror::Error)]
+#[error("after {posted} posted requests: {error}")]
+pub struct BatchError<B = ()> {
+    /// How many of the batch, from its first on, were posted all the same.
+    pub posted: usize,
+    /// Why the next one was not.
+    #[source]
+    pub error: Error,
+    /// The batch with the requests that were not posted, in their order, to be posted again or
+    /// taken back. Nothing for batches that are still there.
+    pub rest: B,
+}
+
+impl<B> fmt::Debug for BatchError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchError")
+            .field("posted", &self.posted)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B> From<BatchError<B>> for Error {
+    fn from(refused: BatchError<B>) -> Self {
+        refused.error
+    }
+}
+
+/// Send requests that are handed to the device together, from
+/// [`SendQueue::batch`](super::SendQueue::batch).
+///
+/// The requests are put together in memory of the queue, and posted by one call of the driver: one
+/// linked list for `ibv_post_send`, or, on queue pairs that were
+/// [made for it](super::QueuePairBuilder::extended_posting), one go from `ibv_wr_start` to
+/// `ibv_wr_complete`. Nothing is allocated, and no code of the program runs within that call.
+///
+/// Dropping it drops the memory of requests that were not posted. Forgetting it leaves that memory
+/// with the queue, which drops it when another batch or request takes the place; nothing of it is
+/// posted.
+///
+/// It is `Send` where the memory is, as the queue.
+#[derive(Debug)]
+pub struct SendBatch<'a, T: Send + 'static> {
+    staging: SendStaging<'a, T>,
+}
+
+impl<'a, T: Send + 'static> SendBatch<'a, T> {
+    #[inline]
+    pub(super) fn new(ring: &'a mut SendRing<T>) -> Self {
+        Self {
+            staging: SendStaging::new(ring),
+        }
+    }
+
+    /// Adds a request.
+    ///
+    /// # Errors
+    ///
+    /// As [`SendQueue::post`](super::SendQueue::post), but for the verb's.
+    #[inline]
+    pub fn push(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>
+    where
+        T: Gather,
+    {
+        self.staging.stage(request).map_err(PostError::new)
+    }
+
+    /// Adds a request whose data is copied when the batch is posted, as
+    /// [`SendQueue::post_inline`](super::SendQueue::post_inline). It stays borrowed until then:
+    ///
+    /// ```compile_fail,E0597
+    /// # use rdma_core::{Buffer, SendQueue, SendRequest};
+    /// # fn example(queue: &mut SendQueue<Buffer>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut batch = queue.batch();
+    /// {
+    ///     let short_lived = vec![1_u8, 2, 3];
+    ///     batch.push_inline(SendRequest::send(&short_lived[..]))?;
+    /// }
+    /// batch.post()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`SendQueue::post_inline`](super::SendQueue::post_inline), but for the verb's.
+    #[inline]
+    pub fn push_inline<D>(&mut self, request: SendRequest<D>) -> Result<(), PostError<D>>
+    where
+        D: InlineData + 'a,
+    {
+        self.staging.stage_inline(request).map_err(PostError::new)
+    }
+
+    /// How many requests it has that were not posted.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.staging.len()
+    }
+
+    /// Whether it has none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.staging.len() == 0
+    }
+
+    /// Posts them, in one call of the driver, and tells how many they were. To post an empty batch
+    /// does nothing.
+    ///
+    /// # Errors
+    ///
+    /// The verb's, and how many were posted before the one that was refused: none on queue pairs
+    /// made for the functions `ibv_wr_*`. The batch comes back with the others.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "ibv_wr_complete")]
+    #[inline]
+    pub fn post(mut self) -> Result<usize, BatchError<Self>> {
+        let (posted, result) = self.staging.post();
+        match result {
+            Ok(()) => Ok(posted),
+            Err(error) => Err(BatchError {
+                posted,
+                error,
+                rest: self,
+            }),
+        }
+    }
+
+    /// Takes the memory of the requests that were not posted back, in their order. Those whose data
+    /// was to be copied have none.
+    pub fn take_back(&mut self) -> Unposted<'_, T> {
+        Unposted(self.staging.end())
+    }
+}
+
+impl<T: Send + 'static> Drop for SendBatch<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_empty() {
+            drop(self.take_back());
+        }
+    }
+}
+
+/// Receives that are handed to the device together, from
+/// [`ReceiveQueue::batch`](super::ReceiveQueue::batch). It is as [`SendBatch`] otherwise.
+#[derive(Debug)]
+pub struct ReceiveBatch<'a, T: Send + 'static> {
+    staging: ReceiveStaging<'a, T>,
+}
+
+impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
+    #[inline]
+    pub(super) fn new(ring: &'a mut ReceiveRing<T>) -> Self {
+        Self {
+            staging: ReceiveStaging::new(ring),
+        }
+    }
+
+    /// Adds memory for one message of the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`ReceiveQueue::post`](super::ReceiveQueue::post), but for the verb's.
+    #[inline]
+    pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
+    where
+        T: Scatter,
+    {
+        self.staging.stage(memory).map_err(PostError::new)
+    }
+
+    /// How many receives it has that were not posted.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.staging.len()
+    }
+
+    /// Whether it has none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.staging.len() == 0
+    }
+
+    /// Posts them as [`SendBatch::post`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`SendBatch::post`].
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub fn post(mut self) -> Result<usize, BatchError<Self>> {
+        let (posted, result) = self.staging.post();
+        match result {
+            Ok(()) => Ok(posted),
+            Err(error) => Err(BatchError {
+                posted,
+                error,
+                rest: self,
+            }),
+        }
+    }
+
+    /// Takes the memory of the receives that were not posted back, in their order.
+    pub fn take_back(&mut self) -> Unposted<'_, T> {
+        Unposted(self.staging.end())
+    }
+}
+
+impl<T: Send + 'static> Drop for ReceiveBatch<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_empty() {
+            drop(self.take_back());
+        }
+    }
+}
+
+/// The memory of requests that were not posted, from [`SendBatch::take_back`] or
+/// [`ReceiveBatch::take_back`]. What is not taken is dropped.
+#[derive(Debug)]
+pub struct Unposted<'a, T: Send + 'static>(Unstaged<'a, T>);
+
+impl<T: Send + 'static> Iterator for Unposted<'_, T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        self.0.next()
+    }
+}
+
+impl<T: Send + 'static> Drop for Unposted<'_, T> {
+    fn drop(&mut self) {
+        while self.next().is_some() {}
+    }
+}

@@ -1,0 +1,141 @@
+//! Doorbell batches of queues that many threads post to.
+
+use ibverbs_sys::{ibv_recv_wr, ibv_send_wr};
+
+use super::{BatchError, PostError, ReservedSlot, SendRequest};
+use crate::error::Error;
+use crate::ffi::{Slots, SlotsStaging};
+use crate::memory::{Gather, Scatter};
+
+/// Send requests that one thread hands to the device together, from
+/// [`ConcurrentSendQueue::batch`](super::ConcurrentSendQueue::batch).
+///
+/// It has room of its own for its requests, so threads with a batch each do not wait for each other
+/// but where the driver makes them. It is used again and again: posting leaves it empty. Dropping
+/// it frees the slots of requests that were not posted and drops their memory; forgetting it loses
+/// both, the slots until the queue is dropped.
+#[derive(Debug)]
+pub struct ConcurrentSendBatch<'a, T: Send + 'static> {
+    staging: SlotsStaging<'a, T, ibv_send_wr>,
+}
+
+impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
+    pub(super) fn new(slots: &'a Slots<T>, capacity: usize) -> Self {
+        Self {
+            staging: SlotsStaging::new(slots, capacity),
+        }
+    }
+
+    /// Adds a request, signaled, in a slot of the queue. If that fails, the slot is free again.
+    ///
+    /// # Errors
+    ///
+    /// As [`ConcurrentSendQueue::post`](super::ConcurrentSendQueue::post), but for the verb's, and
+    /// [`Error::QueueFull`](crate::Error::QueueFull) when the batch is.
+    #[inline]
+    pub fn push(&mut self, slot: ReservedSlot, request: SendRequest<T>) -> Result<(), PostError<T>>
+    where
+        T: Gather,
+    {
+        self.staging
+            .stage(slot.0, request.signaled())
+            .map_err(PostError::new)
+    }
+
+    /// How many requests it has that were not posted.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.staging.len()
+    }
+
+    /// Whether it has none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.staging.len() == 0
+    }
+
+    /// Posts them, in one call of the driver, and tells how many they were. The batch is empty then
+    /// and can take more. To post an empty batch does nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`SendBatch::post`](super::SendBatch::post); the requests that were not posted stay in
+    /// the batch.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "ibv_wr_complete")]
+    pub fn post(&mut self) -> Result<usize, BatchError> {
+        outcome(self.staging.post())
+    }
+
+    /// Takes the memory of the requests that were not posted back, in their order; their slots are
+    /// free again.
+    pub fn take_back(&mut self) -> impl Iterator<Item = T> {
+        self.staging.end()
+    }
+}
+
+/// Receives that one thread hands to the device together, from
+/// [`ConcurrentReceiveQueue::batch`](super::ConcurrentReceiveQueue::batch). It is as
+/// [`ConcurrentSendBatch`] otherwise.
+#[derive(Debug)]
+pub struct ConcurrentReceiveBatch<'a, T: Send + 'static> {
+    staging: SlotsStaging<'a, T, ibv_recv_wr>,
+}
+
+impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
+    pub(super) fn new(slots: &'a Slots<T>, capacity: usize) -> Self {
+        Self {
+            staging: SlotsStaging::new(slots, capacity),
+        }
+    }
+
+    /// Adds memory for one message of the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`ConcurrentReceiveQueue::post`](super::ConcurrentReceiveQueue::post), but for the
+    /// verb's, and [`Error::QueueFull`](crate::Error::QueueFull) when the batch is.
+    #[inline]
+    pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
+    where
+        T: Scatter,
+    {
+        self.staging.stage(memory).map_err(PostError::new)
+    }
+
+    /// How many receives it has that were not posted.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.staging.len()
+    }
+
+    /// Whether it has none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.staging.len() == 0
+    }
+
+    /// Posts them as [`ConcurrentSendBatch::post`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`SendBatch::post`](super::SendBatch::post).
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post(&mut self) -> Result<usize, BatchError> {
+        outcome(self.staging.post())
+    }
+
+    /// Takes the memory of the receives that were not posted back, in their order.
+    pub fn take_back(&mut self) -> impl Iterator<Item = T> {
+        self.staging.end()
+    }
+}
+
+fn outcome((posted, result): (usize, Result<(), Error>)) -> Result<usize, BatchError> {
+    let refused = |error| BatchError {
+        posted,
+        error,
+        rest: (),
+    };
+    result.map_or_else(|error| Err(refused(error)), |()| Ok(posted))
+}

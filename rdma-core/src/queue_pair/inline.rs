@@ -1,0 +1,63 @@
+//! Data that needs no registration.
+
+use crate::memory::Elements;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Data that is copied into a request when it is posted, from wherever it is: a slice, several
+/// that become one message, or nothing (`()`). The trait is sealed.
+///
+/// It is for [`SendQueue::post_inline`](super::SendQueue::post_inline) and its like, of queue pairs
+/// that were made with room for
+/// [`inline_data`](super::QueuePairBuilder::inline_data).
+#[doc(alias = "ibv_data_buf")]
+#[doc(alias = "ibv_wr_set_inline_data_list")]
+pub trait InlineData: sealed::Sealed {
+    /// Adds the pieces to a request.
+    fn collect(&self, elements: &mut Elements<'_>);
+}
+
+impl sealed::Sealed for () {}
+
+impl InlineData for () {
+    #[inline]
+    fn collect(&self, _elements: &mut Elements<'_>) {}
+}
+
+impl sealed::Sealed for &[u8] {}
+
+impl InlineData for &[u8] {
+    #[inline]
+    fn collect(&self, elements: &mut Elements<'_>) {
+        elements.push_bytes(self);
+    }
+}
+
+impl<const N: usize> sealed::Sealed for &[u8; N] {}
+
+impl<const N: usize> InlineData for &[u8; N] {
+    #[inline]
+    fn collect(&self, elements: &mut Elements<'_>) {
+        elements.push_bytes(*self);
+    }
+}
+
+impl sealed::Sealed for &[&[u8]] {}
+
+impl InlineData for &[&[u8]] {
+    #[inline]
+    fn collect(&self, elements: &mut Elements<'_>) {
+        self.iter().for_each(|piece| elements.push_bytes(piece));
+    }
+}
+
+impl<const N: usize> sealed::Sealed for [&[u8]; N] {}
+
+impl<const N: usize> InlineData for [&[u8]; N] {
+    #[inline]
+    fn collect(&self, elements: &mut Elements<'_>) {
+        self.iter().for_each(|piece| elements.push_bytes(piece));
+    }
+}

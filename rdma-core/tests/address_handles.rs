@@ -2,7 +2,7 @@
 
 mod common;
 
-use rdma_core::{AddressChoice, AddressVector, Error};
+use rdma_core::{AddressChoice, AddressHandle, AddressVector, Error};
 
 #[test]
 fn a_handle_outlives_the_domain_it_was_made_in() {
@@ -66,4 +66,46 @@ fn a_vector_survives_the_c_struct() {
     };
     let raw = vector.to_raw().unwrap();
     assert_eq!(AddressVector::from_raw(&raw), vector);
+}
+
+#[test]
+fn a_handle_made_elsewhere_is_taken_over() {
+    let domain = common::context().protection_domain().unwrap();
+    let here = domain.context().address(AddressChoice::default()).unwrap();
+    let mut raw = AddressVector::new(&here, here.gid, here.lid)
+        .to_raw()
+        .unwrap();
+    // SAFETY: the domain and the vector are valid; the handle is given away at once.
+    let handle = unsafe {
+        let raw = ibverbs_sys::ibv_create_ah(domain.as_raw(), &mut raw);
+        assert!(!raw.is_null());
+        AddressHandle::from_raw(&domain, raw)
+    };
+    assert!(!handle.as_raw().is_null());
+}
+
+#[test]
+fn a_way_that_the_device_does_not_know_is_an_error_with_the_gids() {
+    let domain = common::context().protection_domain().unwrap();
+    let here = domain.context().address(AddressChoice::default()).unwrap();
+    let nowhere = AddressVector {
+        gid_index: 255,
+        ..AddressVector::new(&here, here.gid, here.lid)
+    };
+    let error = domain.address_handle(&nowhere).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Verb {
+                verb: "ibv_create_ah",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let text = error.to_string();
+    assert!(
+        text.contains(&format!("GID index 255 to {}", here.gid)),
+        "{text}"
+    );
 }

@@ -126,37 +126,53 @@ impl CompletionQueueHandle {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Takes up to `room.len()` completions and returns how many: those that were put back before
-    /// those that the device has.
+    /// Takes up to `room.len()` completions and returns them: those that were put back before those
+    /// that the device has.
     #[inline]
-    pub(crate) fn poll(&self, room: &mut [WorkCompletion]) -> Result<usize> {
+    pub(crate) fn poll<'r>(&self, room: &'r mut [WorkCompletion]) -> Result<&'r [WorkCompletion]> {
         if self.stash.detour() {
             return self.poll_stash(room);
         }
-        match self.poll_device(room)? {
-            // What was there may have been put into the stash meanwhile.
-            0 if self.stash.detour() => self.poll_stash(room),
-            count => Ok(count),
+        let count = self.ask_device(room);
+        if count > 0 {
+            // SAFETY: the device wrote so many completions into the room, and no more than it has.
+            return Ok(unsafe { room.get_unchecked(..count as usize) });
+        }
+        // What was there may have been put into the stash meanwhile.
+        if count == 0 && self.stash.detour() {
+            return self.poll_stash(room);
+        }
+        if count == 0 {
+            Ok(&[])
+        } else {
+            Err(self.poll_error())
         }
     }
 
+    /// What `ibv_poll_cq` returns: how many completions there are, or a negative number.
     #[inline]
-    fn poll_device(&self, room: &mut [WorkCompletion]) -> Result<usize> {
+    fn ask_device(&self, room: &mut [WorkCompletion]) -> i32 {
         let limit = i32::try_from(room.len()).unwrap_or(i32::MAX);
         // SAFETY: the queue is valid; `WorkCompletion` is a transparent `ibv_wc`, `room` has at
         // least `limit` of them.
-        let count = unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) };
-        match usize::try_from(count) {
-            Ok(count) => Ok(count),
-            // Negative is all that the verb says of a failure.
-            Err(_) => Err(self.error("ibv_poll_cq", Errno(libc::EIO))),
-        }
+        unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) }
+    }
+
+    fn poll_device(&self, room: &mut [WorkCompletion]) -> Result<usize> {
+        usize::try_from(self.ask_device(room)).map_err(|_| self.poll_error())
     }
 
     #[cold]
-    fn poll_stash(&self, room: &mut [WorkCompletion]) -> Result<usize> {
+    fn poll_error(&self) -> Error {
+        // Negative is all that the verb says of a failure.
+        self.error("ibv_poll_cq", Errno(libc::EIO))
+    }
+
+    #[cold]
+    fn poll_stash<'r>(&self, room: &'r mut [WorkCompletion]) -> Result<&'r [WorkCompletion]> {
         if let Some(extension) = &self.extension {
-            return extension.poll(self, room);
+            let count = extension.poll(self, room)?;
+            return Ok(&room[..count]);
         }
         let mut stash = self.stash.open();
         let count = room.len().min(stash.len());
@@ -164,10 +180,11 @@ impl CompletionQueueHandle {
             *place = record.completion;
         }
         drop(stash);
-        if count > 0 {
-            return Ok(count);
-        }
-        self.poll_device(room)
+        let count = match count {
+            0 => self.poll_device(room)?,
+            count => count,
+        };
+        Ok(&room[..count])
     }
 
     /// Takes up to `room.len()` completions whose ids are `mine` and returns how many. What it

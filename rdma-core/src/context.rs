@@ -45,6 +45,14 @@ impl Context {
         }
     }
 
+    /// The open device that something was made from.
+    pub(crate) fn of(handle: &Arc<ContextHandle>) -> Self {
+        Self {
+            handle: Arc::clone(handle),
+            preferred_port: None,
+        }
+    }
+
     /// Opens the device of this name.
     ///
     /// # Errors

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use crate::cm::ConnectionError;
+use crate::queue_pair::RefusedModification;
 
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -27,6 +29,10 @@ pub enum Error {
         /// The usual cause and what to do, where one is known.
         hint: Option<&'static str>,
     },
+
+    /// A queue pair was not modified. Says what is wrong with the request.
+    #[error(transparent)]
+    RefusedModification(Box<RefusedModification>),
 
     /// The system has no RDMA device at all.
     #[error(
@@ -141,6 +147,15 @@ pub enum Error {
         holder: &'static str,
     },
 
+    /// Something did not happen in the time that was given for it.
+    #[error("waited {timeout:?} for {what}, in vain")]
+    TimedOut {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        timeout: Duration,
+    },
+
     /// The device does not have what was asked for.
     #[error("device {device} does not have {what}")]
     Unsupported {
@@ -181,7 +196,8 @@ impl Error {
     pub fn is_unsupported(&self) -> bool {
         match self {
             Self::Unsupported { .. } | Self::Connection(ConnectionError::NoManager { .. }) => true,
-            Self::Verb { errno, .. } => matches!(errno.0, libc::EOPNOTSUPP | libc::ENOSYS),
+            Self::Verb { errno, .. } => errno.is_unsupported(),
+            Self::RefusedModification(refused) => refused.is_unsupported(),
             _ => false,
         }
     }
@@ -190,6 +206,7 @@ impl Error {
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Verb { errno, .. } => Some(*errno),
+            Self::RefusedModification(refused) => Some(refused.errno),
             _ => None,
         }
     }
@@ -199,8 +216,12 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::Verb { errno, .. } => io::Error::from_raw_os_error(errno.0).kind(),
+            Error::RefusedModification(refused) => {
+                io::Error::from_raw_os_error(refused.errno.0).kind()
+            }
             Error::NoDevice | Error::UnknownDevice { .. } => io::ErrorKind::NotFound,
             Error::QueueFull { .. } | Error::InUse { .. } => io::ErrorKind::WouldBlock,
+            Error::TimedOut { .. } => io::ErrorKind::TimedOut,
             Error::NoUsablePort { .. } => io::ErrorKind::NetworkDown,
             Error::Unsupported { .. } => io::ErrorKind::Unsupported,
             Error::Connection(error) => error.kind(),
@@ -218,6 +239,19 @@ impl Errno {
     /// The calling thread's current `errno`.
     pub(crate) fn last() -> Self {
         Self(io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    }
+
+    /// Whether it says that the device or its driver does not have something.
+    pub(crate) fn is_unsupported(self) -> bool {
+        matches!(self.0, libc::EOPNOTSUPP | libc::ENOSYS)
+    }
+
+    /// Whether it says that there is no way to a peer.
+    pub(crate) fn is_no_route(self) -> bool {
+        matches!(
+            self.0,
+            libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH
+        )
     }
 
     /// The symbolic name, for the numbers that verbs use.
@@ -263,6 +297,8 @@ impl fmt::Debug for Errno {
     }
 }
 
+impl std::error::Error for Errno {}
+
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = io::Error::from_raw_os_error(self.0).to_string();
@@ -294,13 +330,6 @@ fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
         }
         ("ibv_create_qp" | "ibv_create_cq", libc::ENOMEM) => {
             "the device is out of this resource, or the locked-memory limit is reached (`ulimit -l`)"
-        }
-        ("ibv_modify_qp", libc::EINVAL) => {
-            "usually a GID index without a usable address, or an attribute outside of the device's limits"
-        }
-        ("ibv_modify_qp", libc::ENODATA | libc::ENOENT) => "the GID index holds no address",
-        ("ibv_modify_qp", libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => {
-            "no route to the peer's GID from the chosen GID index"
         }
         ("ibv_post_send" | "ibv_post_recv", libc::EINVAL) => {
             "the queue pair's state does not allow it, or it has too many scatter/gather elements or too much inline data"

@@ -130,13 +130,16 @@ pub use memory::{
 };
 pub use protection_domain::{ProtectionDomain, ThreadDomain};
 pub use queue_pair::{
-    BatchError, ConcurrentReceiveBatch, ConcurrentSendBatch, InlineData, Placement, ReceiveBatch,
-    SendBatch, Unposted,
+    AlternatePath, Arrival, AttributeMask, ConcurrentReceiveQueue, ConcurrentSendQueue,
+    ConnectOptions, DataOrder, DatagramOptions, Endpoint, EnhancedEstablishment, ManualQueuePair,
+    MigrationState, Modification, ModificationFlaw, PostError, PreparedQueuePair, QueuePair,
+    QueuePairAttributes, QueuePairBuilder, QueuePairCapacities, QueuePairCreateFlags,
+    QueuePairState, RateLimit, ReceiveQueue, RefusedModification, ReservedSlot, SendOperations,
+    SendQueue, SendRequest, Transport,
 };
 pub use queue_pair::{
-    ConcurrentReceiveQueue, ConcurrentSendQueue, ConnectOptions, DatagramOptions, Endpoint,
-    PostError, PreparedQueuePair, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue,
-    ReservedSlot, SendOperations, SendQueue, SendRequest, Transport,
+    BatchError, ConcurrentReceiveBatch, ConcurrentSendBatch, InlineData, Placement, ReceiveBatch,
+    SendBatch, Unposted,
 };
 pub use receive::{
     SharedReceiveQueue, SharedReceiveQueueAttributes, SharedReceiveQueueBuilder,

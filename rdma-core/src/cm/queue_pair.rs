@@ -44,11 +44,7 @@ pub(super) fn prepare(id: &ConnectionId, builder: QueuePairBuilder) -> Result<Pr
         // The connection manager would leave out reads unless they were agreed upon before; the
         // limit of outstanding ones does that too.
         attributes.qp_access_flags = access.bits();
-        handle.modify(
-            &mut attributes,
-            what,
-            "RESET to INIT, by the connection manager",
-        )
+        handle.modify_raw(&attributes, what)
     })
 }
 
@@ -114,20 +110,12 @@ pub(super) fn establish(
         outgoing_reads: peer.incoming_reads,
     };
     let handle = prepared.handle();
-    handle.modify(
-        &mut attributes,
-        what,
-        "INIT to RTR, by the connection manager",
-    )?;
+    handle.modify_raw(&attributes, what)?;
 
     let (mut attributes, what) = id.handle().queue_pair_attributes(state::IBV_QPS_RTS)?;
     attributes.max_rd_atomic = local.outgoing_reads;
     local.packet_sequence = attributes.sq_psn;
-    handle.modify(
-        &mut attributes,
-        what,
-        "RTR to RTS, by the connection manager",
-    )?;
+    handle.modify_raw(&attributes, what)?;
     Ok(prepared.in_operation_as(local, Some(remote)))
 }
 

@@ -77,9 +77,7 @@ pub(crate) use multicast::AttachedQueuePair;
 pub(crate) use owner::Backing;
 pub use owner::{StableMemory, StableMemoryMut};
 pub(crate) use protection_domain::{ProtectionDomainHandle, ThreadDomainHandle};
-pub(crate) use queue_pair::{
-    QueuePairHandle, QueuePairSizes, empty_attributes, gid_bytes, set_destination,
-};
+pub(crate) use queue_pair::{QueuePairHandle, QueuePairSizes, empty_attributes, gid_bytes};
 pub(crate) use queue_pair_plan::QueuePairPlan;
 pub(crate) use receive_batch::ReceiveStaging;
 pub(crate) use receive_ring::ReceiveRing;

@@ -16,8 +16,10 @@ use super::queue_pair_plan::QueuePairPlan;
 use super::queue_pair_remains::QueuePairRemains;
 use super::shared_receive_queue::SharedReceiveQueueHandle;
 use super::xrc_domain::XrcDomainHandle;
-use crate::error::{Error, Result};
-use crate::queue_pair::{SendOperations, Transport};
+use crate::error::{Errno, Error, Result};
+use crate::queue_pair::{
+    AttributeMask, Modification, QueuePairState, SendOperations, Transport, modify,
+};
 
 /// How much a queue pair holds: asked for at creation, and what the device granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -187,47 +189,114 @@ impl QueuePairHandle {
         self.completions.iter().any(|queue| queue.is_polled_here())
     }
 
-    /// Sets the attributes of `mask`; `step` names the change in an error.
-    pub(crate) fn modify(
+    /// Sets the attributes of `mask`.
+    pub(crate) fn apply(
         &self,
         attributes: &mut sys::ibv_qp_attr,
-        mask: sys::ibv_qp_attr_mask,
-        step: &str,
-    ) -> Result<()> {
-        let resets = mask.0 & sys::ibv_qp_attr_mask::IBV_QP_STATE.0 != 0
-            && attributes.qp_state == sys::ibv_qp_state::IBV_QPS_RESET;
-        if resets && self.is_polled_here() {
-            // The driver removes the completions, and waits for this thread's lock to do so.
-            return Err(Error::InUse {
-                holder: "a poll of the queue pair's completions that has not ended",
-            });
-        }
+        mask: AttributeMask,
+    ) -> Result<(), Errno> {
         // SAFETY: the queue pair and the attributes are valid.
-        let errno = unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), attributes, mask.0 as _) };
+        let errno = unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), attributes, mask.bits() as _) };
         if errno == 0 {
-            return Ok(());
+            Ok(())
+        } else {
+            Err(positive(errno))
         }
-        let object = format!("{} ({step})", self.describe());
-        Err(Error::verb("ibv_modify_qp", object, positive(errno)))
     }
 
-    /// Reads the attributes of `mask`.
-    pub(crate) fn query(&self, mask: sys::ibv_qp_attr_mask) -> Result<sys::ibv_qp_attr> {
+    /// Sets the attributes of `mask`, with a diagnosis where that is refused.
+    pub(crate) fn modify_raw(
+        &self,
+        attributes: &sys::ibv_qp_attr,
+        mask: sys::ibv_qp_attr_mask,
+    ) -> Result<()> {
+        let mask = AttributeMask::from_bits_retain(mask.0);
+        modify(self, &Modification::from_raw(attributes, mask))
+    }
+
+    /// Reads the attributes of `mask`, and what the queue pair was made with.
+    pub(crate) fn query(
+        &self,
+        mask: AttributeMask,
+    ) -> Result<(sys::ibv_qp_attr, sys::ibv_qp_init_attr)> {
         // SAFETY: all-zero bytes are valid values of these plain C structs.
         let (mut attributes, mut init): (sys::ibv_qp_attr, sys::ibv_qp_init_attr) =
             unsafe { (mem::zeroed(), mem::zeroed()) };
         // SAFETY: the queue pair and both places are valid.
         let errno = unsafe {
-            sys::ibv_query_qp(self.raw.as_ptr(), &mut attributes, mask.0 as _, &mut init)
+            let mask = mask.bits() as _;
+            sys::ibv_query_qp(self.raw.as_ptr(), &mut attributes, mask, &mut init)
         };
+        self.checked("ibv_query_qp", errno)?;
+        Ok((attributes, init))
+    }
+
+    /// Whether the data of a message comes into memory in its order: the bits of
+    /// `ibv_query_qp_data_in_order_caps`.
+    pub(crate) fn data_in_order(&self, operation: sys::ibv_wr_opcode) -> u32 {
+        /// `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`, of headers later than those bound here.
+        const RETURN_CAPS: u32 = 1;
+        // SAFETY: the queue pair is valid.
+        let ask =
+            |flags| unsafe { sys::ibv_query_qp_data_in_order(self.raw.as_ptr(), operation, flags) };
+        // Libraries that do not know the flag know nothing with it.
+        let answer = match ask(RETURN_CAPS) {
+            0 => i32::from(ask(0) > 0),
+            bits => bits,
+        };
+        u32::try_from(answer).unwrap_or(0)
+    }
+
+    /// What the queue pair offers of, or has agreed on as, enhanced connection establishment.
+    pub(crate) fn query_ece(&self) -> Result<sys::ibv_ece> {
+        let mut ece = sys::ibv_ece {
+            vendor_id: 0,
+            options: 0,
+            comp_mask: 0,
+        };
+        // SAFETY: the queue pair and the place are valid.
+        let errno = unsafe { sys::ibv_query_ece(self.raw.as_ptr(), &mut ece) };
+        self.checked("ibv_query_ece", errno)?;
+        Ok(ece)
+    }
+
+    /// Sets what enhanced connection establishment agreed on.
+    pub(crate) fn set_ece(&self, mut ece: sys::ibv_ece) -> Result<()> {
+        // SAFETY: the queue pair and the value are valid.
+        let errno = unsafe { sys::ibv_set_ece(self.raw.as_ptr(), &mut ece) };
+        self.checked("ibv_set_ece", errno)
+    }
+
+    /// Sets how fast it may send.
+    pub(crate) fn limit_rate(&self, rate: u32, burst: u32, packet: u16) -> Result<()> {
+        // SAFETY: all-zero bytes are a valid value of this plain C struct.
+        let mut limit: sys::ibv_qp_rate_limit_attr = unsafe { mem::zeroed() };
+        limit.rate_limit = rate;
+        limit.max_burst_sz = burst;
+        limit.typical_pkt_sz = packet;
+        // SAFETY: the queue pair and the limit are valid.
+        let errno = unsafe { sys::ibv_modify_qp_rate_limit(self.raw.as_ptr(), &mut limit) };
+        self.checked("ibv_modify_qp_rate_limit", errno)
+    }
+
+    fn checked(&self, verb: &'static str, errno: i32) -> Result<()> {
         if errno == 0 {
-            return Ok(attributes);
+            Ok(())
+        } else {
+            Err(Error::verb(verb, self.describe(), positive(errno)))
         }
-        Err(Error::verb(
-            "ibv_query_qp",
-            self.describe(),
-            positive(errno),
-        ))
+    }
+
+    /// Moves it to RESET, and frees the in-flight memory of queues that were dropped before: the
+    /// device has forgotten their requests then (IBTA volume 1, 10.3.1), whatever is posted
+    /// meanwhile. What is in queues that are alive stays there.
+    pub(crate) fn reset(&self) -> Result<()> {
+        let forgotten = mem::take(&mut *self.abandoned.lock());
+        let outcome = modify(self, &Modification::to(QueuePairState::Reset));
+        if outcome.is_err() {
+            self.abandoned.lock().extend(forgotten);
+        }
+        outcome
     }
 
     /// Counts one more queue with one owner that posts to its send side; says how many there were.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::connect::{to_init, to_ready};
-use super::datagram::to_active;
+use ibverbs_sys::ibv_device_cap_flags;
+
+use super::parts::Parts;
 use super::{
-    ConcurrentReceiveQueue, ConnectOptions, DatagramOptions, Endpoint, QueuePair, ReceiveQueue,
-    SendOperations, Transport,
+    Endpoint, ManualQueuePair, PreparedQueuePair, QueuePairCreateFlags, SendOperations, Transport,
 };
 use crate::completion::CompletionQueue;
-use crate::device::{AddressChoice, LocalAddress};
+use crate::device::{AddressChoice, DeviceAttributes, LocalAddress};
 use crate::error::{Error, Result};
 use crate::ffi::{
     QueuePairHandle, QueuePairPlan, QueuePairSizes, SharedReceiveQueueHandle, XrcDomainHandle,
@@ -33,8 +33,12 @@ pub struct QueuePairBuilder {
     sizes: QueuePairSizes,
     address: AddressChoice,
     access: AccessFlags,
+    pkey_index: u16,
     incoming_reads: u8,
     outgoing_reads: u8,
+    create_flags: QueuePairCreateFlags,
+    source_number: Option<u32>,
+    segmentation_header: Option<u16>,
 }
 
 impl QueuePairBuilder {
@@ -58,8 +62,12 @@ impl QueuePairBuilder {
             sizes,
             address: AddressChoice::default(),
             access: AccessFlags::REMOTE,
+            pkey_index: 0,
             incoming_reads: 16,
             outgoing_reads: 16,
+            create_flags: QueuePairCreateFlags::empty(),
+            source_number: None,
+            segmentation_header: None,
         }
     }
 
@@ -149,6 +157,20 @@ impl QueuePairBuilder {
         self
     }
 
+    /// How many pieces of memory a send request can have. Default 4.
+    #[doc(alias = "max_send_sge")]
+    pub fn send_elements(mut self, count: u32) -> Self {
+        self.sizes.send_elements = count;
+        self
+    }
+
+    /// How many pieces of memory a receive request can have. Default 4.
+    #[doc(alias = "max_recv_sge")]
+    pub fn receive_elements(mut self, count: u32) -> Self {
+        self.sizes.receive_elements = count;
+        self
+    }
+
     /// How many bytes can be sent [inline](super::SendRequest::inline). Default 0.
     #[doc(alias = "max_inline_data")]
     pub fn inline_data(mut self, bytes: u32) -> Self {
@@ -185,6 +207,35 @@ impl QueuePairBuilder {
         self
     }
 
+    /// The place of its partition key in the port's table. Default 0.
+    pub fn pkey_index(mut self, index: u16) -> Self {
+        self.pkey_index = index;
+        self
+    }
+
+    /// What is special about it. Few devices have any of these.
+    #[doc(alias = "IBV_QP_INIT_ATTR_CREATE_FLAGS")]
+    pub fn create_flags(mut self, flags: QueuePairCreateFlags) -> Self {
+        self.create_flags = flags;
+        self
+    }
+
+    /// Sends packets that seem to come from the queue pair of this number. Few devices can.
+    #[doc(alias = "source_qpn")]
+    #[doc(alias = "IBV_QP_CREATE_SOURCE_QPN")]
+    pub fn source_number(mut self, number: u32) -> Self {
+        self.source_number = Some(number);
+        self
+    }
+
+    /// How long the headers of segmented sends can be. Few devices have those.
+    #[doc(alias = "max_tso_header")]
+    #[doc(alias = "IBV_QP_INIT_ATTR_MAX_TSO_HEADER")]
+    pub fn segmentation_header(mut self, bytes: u16) -> Self {
+        self.segmentation_header = Some(bytes);
+        self
+    }
+
     /// Makes the queue pair, in state INIT: it can be posted receives and told to the peer.
     ///
     /// # Errors
@@ -194,9 +245,21 @@ impl QueuePairBuilder {
     #[doc(alias = "ibv_create_qp")]
     #[doc(alias = "ibv_modify_qp")]
     pub fn build(self) -> Result<PreparedQueuePair> {
+        let manual = self.create()?;
+        manual.to_init()?;
+        manual.prepared()
+    }
+
+    /// Makes the queue pair, in state RESET, to be brought up step by step.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::build`].
+    #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "ibv_create_qp_ex")]
+    pub fn create(self) -> Result<ManualQueuePair> {
         let address = self.domain.context().address(self.address)?;
-        let place = address.clone();
-        self.build_with(address, |handle, access| to_init(handle, &place, access))
+        self.create_at(address)
     }
 
     pub(crate) fn domain(&self) -> &ProtectionDomain {
@@ -213,8 +276,29 @@ impl QueuePairBuilder {
         address: LocalAddress,
         init: impl FnOnce(&QueuePairHandle, AccessFlags) -> Result<()>,
     ) -> Result<PreparedQueuePair> {
-        let context = self.domain.context();
-        let attributes = context.attributes()?;
+        let access = self.access;
+        let prepared = PreparedQueuePair::new(self.create_at(address)?.into_parts());
+        init(prepared.handle(), access)?;
+        Ok(prepared)
+    }
+
+    /// Makes the queue pair for the port and GID of `address`.
+    pub(crate) fn create_at(self, address: LocalAddress) -> Result<ManualQueuePair> {
+        let attributes = self.domain.context().attributes()?;
+        let parts = self.parts(address, &attributes, |plan| {
+            plan.checked_against(&attributes)?;
+            QueuePairHandle::create(plan)
+        })?;
+        Ok(ManualQueuePair::new(parts))
+    }
+
+    /// What the queue pair consists of, with the one that `make` makes.
+    pub(crate) fn parts(
+        self,
+        address: LocalAddress,
+        attributes: &DeviceAttributes,
+        make: impl FnOnce(QueuePairPlan) -> Result<QueuePairHandle>,
+    ) -> Result<Parts> {
         let kind = self.kind;
         let mut sizes = self.sizes;
         if !kind.has_send_queue() {
@@ -229,6 +313,7 @@ impl QueuePairBuilder {
                 let shared = self.shared_receive_queue.as_ref();
                 let receives = shared.map_or(sizes.receive_requests, |queue| queue.requests());
                 let room = sizes.send_requests.saturating_add(receives);
+                let context = self.domain.context();
                 context.completion_queue(room.max(1)).build()?
             }
         };
@@ -238,7 +323,7 @@ impl QueuePairBuilder {
         let operations = self
             .operations
             .map(|these| these.unwrap_or_else(|| SendOperations::of(kind)));
-        let handle = QueuePairHandle::create(QueuePairPlan {
+        let handle = make(QueuePairPlan {
             domain: Arc::clone(self.domain.handle()),
             kind,
             sizes,
@@ -248,11 +333,10 @@ impl QueuePairBuilder {
             xrc_domain: self.xrc_domain,
             operations,
             signals_all: self.signals_all,
-            create_flags: 0,
-            source_number: None,
-            segmentation_header: None,
+            create_flags: self.create_flags.bits(),
+            source_number: self.source_number,
+            segmentation_header: self.segmentation_header,
         })?;
-        init(&handle, self.access)?;
         let local = Endpoint {
             queue_pair: handle.number(),
             packet_sequence: Endpoint::random_packet_sequence(),
@@ -262,124 +346,68 @@ impl QueuePairBuilder {
             incoming_reads: self.incoming_reads.min(attributes.max_incoming_reads()),
             outgoing_reads: self.outgoing_reads.min(attributes.max_outgoing_reads()),
         };
-        Ok(PreparedQueuePair {
+        Ok(Parts {
             handle: Arc::new(handle),
             send_completions,
             receive_completions,
             address,
+            access: self.access,
+            pkey_index: self.pkey_index,
             local,
+            remote: None,
         })
     }
 }
 
-/// A queue pair that is not connected or activated yet (INIT): receives can be posted to it, sends cannot.
-///
-/// ```
-/// # fn example(prepared: rdma_core::PreparedQueuePair) {
-/// let queue = prepared.receive_queue::<rdma_core::Buffer>();
-/// # }
-/// ```
-///
-/// ```compile_fail,E0599
-/// # fn example(prepared: rdma_core::PreparedQueuePair) {
-/// let queue = prepared.send_queue::<rdma_core::Buffer>();
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct PreparedQueuePair {
-    handle: Arc<QueuePairHandle>,
-    send_completions: CompletionQueue,
-    receive_completions: CompletionQueue,
-    address: LocalAddress,
-    local: Endpoint,
+impl QueuePairPlan {
+    /// Checks what the device says that it does not have, and what makes no queue pair.
+    fn checked_against(&self, device: &DeviceAttributes) -> Result<()> {
+        let flags = device.as_raw().device_cap_flags;
+        let xrc = matches!(self.kind, Transport::XrcInitiator | Transport::XrcTarget);
+        if xrc && flags & ibv_device_cap_flags::IBV_DEVICE_XRC.0 == 0 {
+            return Err(Error::Unsupported {
+                what: self.kind.described(),
+                device: self.domain.context().name().to_owned(),
+            });
+        }
+        let reason = match self.kind {
+            Transport::Driver | Transport::Unknown(_) => {
+                "a vendor's kind is made by the vendor's extension"
+            }
+            Transport::XrcTarget if self.xrc_domain.is_none() => {
+                "an XRC target needs an XRC domain"
+            }
+            Transport::XrcInitiator | Transport::XrcTarget
+                if self.shared_receive_queue.is_some() =>
+            {
+                "an XRC queue pair has no shared receive queue: its peer's requests name one"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::invalid("queue pair", reason))
+    }
 }
 
-impl PreparedQueuePair {
-    /// What the peer must know.
-    pub fn endpoint(&self) -> Endpoint {
-        self.local
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Its port and GID.
-    pub fn address(&self) -> &LocalAddress {
-        &self.address
-    }
-
-    /// A queue to post receives to, so that they are there before the peer sends.
-    pub fn receive_queue<T: Send + 'static>(&self) -> ReceiveQueue<T> {
-        ReceiveQueue::new(Arc::clone(&self.handle))
-    }
-
-    /// Like [`Self::receive_queue`], for any number of threads.
-    pub fn concurrent_receive_queue<T: Send + 'static>(&self) -> ConcurrentReceiveQueue<T> {
-        ConcurrentReceiveQueue::new(Arc::clone(&self.handle))
-    }
-
-    /// Connects it to the peer's queue pair: INIT to RTR to RTS.
-    ///
-    /// For queue pairs that are connected to one peer; datagram ones are [activated](Self::activate).
-    /// The peer must do the same with this end's [`endpoint`](Self::endpoint). Nothing is sent: that
-    /// the peer is there shows in the first request.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] for options out of range or an endpoint that cannot be, and the
-    /// verb's, for example without a route to the peer's GID.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn connect(self, remote: &Endpoint, options: &ConnectOptions) -> Result<QueuePair> {
-        if !self.kind().is_connected() {
-            let reason = format!("a {} queue pair has no peer: activate it", self.kind());
-            return Err(Error::invalid("queue pair", reason));
+    #[test]
+    fn a_kind_of_a_vendor_and_a_target_without_a_domain_are_refused() {
+        let domain = crate::Context::open("softroce0")
+            .unwrap()
+            .protection_domain()
+            .unwrap();
+        for kind in [
+            Transport::Driver,
+            Transport::Unknown(77),
+            Transport::XrcTarget,
+        ] {
+            let refused = domain.queue_pair().transport(kind).create().unwrap_err();
+            assert!(
+                matches!(refused, Error::InvalidArgument { .. }),
+                "{refused}"
+            );
         }
-        to_ready(&self.handle, &self.address, &self.local, remote, options)?;
-        Ok(self.in_operation(Some(*remote)))
-    }
-
-    /// Makes it send and receive, without a peer: INIT to RTR to RTS. For
-    /// [`Transport::Datagram`] and [`Transport::RawPacket`], of which the latter has no queue key.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] for a queue pair that wants a peer, and the verb's.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn activate(self, options: &DatagramOptions) -> Result<QueuePair> {
-        if !matches!(self.kind(), Transport::Datagram | Transport::RawPacket) {
-            let reason = format!("a {} queue pair has a peer: connect it", self.kind());
-            return Err(Error::invalid("queue pair", reason));
-        }
-        to_active(&self.handle, options)?;
-        Ok(self.in_operation(None))
-    }
-
-    pub(crate) fn handle(&self) -> &QueuePairHandle {
-        &self.handle
-    }
-
-    /// It with these ends, for whoever brought it up.
-    pub(crate) fn in_operation_as(self, local: Endpoint, remote: Option<Endpoint>) -> QueuePair {
-        Self { local, ..self }.in_operation(remote)
-    }
-
-    fn in_operation(self, remote: Option<Endpoint>) -> QueuePair {
-        let Self {
-            handle,
-            send_completions,
-            receive_completions,
-            address,
-            local,
-        } = self;
-        let ends = (local, remote);
-        QueuePair::new(handle, send_completions, receive_completions, address, ends)
-    }
-
-    /// Which service it gives.
-    #[doc(alias = "qp_type")]
-    pub fn kind(&self) -> Transport {
-        self.handle.kind()
-    }
-
-    /// The C object, valid for as long as this.
-    pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_qp {
-        self.handle.as_raw()
     }
 }

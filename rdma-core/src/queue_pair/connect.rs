@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use ibverbs_sys::{ibv_qp_attr_mask as mask, ibv_qp_state as state};
-
-use super::{Endpoint, Transport};
-use crate::device::{LinkLayer, LocalAddress, Mtu};
+use super::{Endpoint, Modification, QueuePairState, Transport};
+use crate::address::AddressVector;
+use crate::device::{LocalAddress, Mtu};
 use crate::error::{Error, Result};
-use crate::ffi::{QueuePairHandle, empty_attributes, set_destination};
 use crate::memory::AccessFlags;
 
 /// How a connection behaves: paces, patience and path. The defaults suit a local network.
@@ -22,6 +20,7 @@ pub struct ConnectOptions {
     traffic_class: u8,
     service_level: u8,
     hop_limit: u8,
+    flow_label: u32,
 }
 
 impl Default for ConnectOptions {
@@ -35,6 +34,7 @@ impl Default for ConnectOptions {
             traffic_class: 0,
             service_level: 0,
             hop_limit: 64,
+            flow_label: 0,
         }
     }
 }
@@ -69,12 +69,24 @@ impl ConnectOptions {
         self
     }
 
-    /// How long the peer is to wait when this end has no receive posted, as the code of the
-    /// specification's table, 0 to 31 (IBTA volume 1, table 46). Default 12, 0.64 ms; 0 is the
-    /// longest, 655 ms.
+    /// How long the peer is to wait, at the least, when this end has no receive posted, as the code
+    /// of the specification's table, 0 to 31 (IBTA volume 1, table 46). Default 12, 0.64 ms.
+    ///
+    /// The codes are not in order: 1 is the shortest, 0.01 ms, each second one doubles it up to 31,
+    /// 491.52 ms, and **0 is the longest, 655.36 ms**, which is what a forgotten attribute amounts
+    /// to. [`Self::rnr_delay`] finds the code for a time. Too short a time wears the peer's
+    /// [`rnr_retries`](Self::rnr_retries) out, if they are not endless; too long a one is how long a
+    /// connection stands still each time a message comes before its receive is posted.
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
         self.min_rnr_timer = code;
         self
+    }
+
+    /// Like [`Self::min_rnr_timer`], with the code for this time: the shortest that is not below it,
+    /// or the longest of all.
+    pub fn rnr_delay(self, delay: Duration) -> Self {
+        let code = (1..32).find(|&code| rnr_delay_of(code) >= delay);
+        self.min_rnr_timer(code.unwrap_or(0))
     }
 
     /// The traffic class; on RoCE v2 the IP header's byte of DSCP and ECN. Default 0.
@@ -96,6 +108,13 @@ impl ConnectOptions {
         self
     }
 
+    /// The flow label, 20 bits: RoCE v2 makes the UDP source port from it, by which switches spread
+    /// connections over several ways. Default 0.
+    pub fn flow_label(mut self, label: u32) -> Self {
+        self.flow_label = label;
+        self
+    }
+
     /// The time a request takes to fail when the peer does not answer, at the least; devices round
     /// the timeout up, to four times as long at the most (IBTA volume 1, 9.9.2.1.1). `None`: never.
     pub fn patience(&self) -> Option<Duration> {
@@ -105,11 +124,16 @@ impl ConnectOptions {
 
     fn checked(&self) -> Result<()> {
         let limits = [
-            ("timeout exponent", self.timeout, 31),
-            ("number of retries", self.retries, 7),
-            ("number of receiver-not-ready retries", self.rnr_retries, 7),
-            ("receiver-not-ready timer", self.min_rnr_timer, 31),
-            ("service level", self.service_level, 15),
+            ("timeout exponent", self.timeout.into(), 31),
+            ("number of retries", self.retries.into(), 7),
+            (
+                "number of receiver-not-ready retries",
+                self.rnr_retries.into(),
+                7,
+            ),
+            ("receiver-not-ready timer", self.min_rnr_timer.into(), 31),
+            ("service level", self.service_level.into(), 15),
+            ("flow label", self.flow_label, 0xf_ffff),
         ];
         match limits.into_iter().find(|(_, value, limit)| value > limit) {
             Some((what, value, limit)) => {
@@ -120,88 +144,85 @@ impl ConnectOptions {
     }
 }
 
-/// RESET to INIT: port, partition and what peers may do.
-pub(super) fn to_init(
-    handle: &QueuePairHandle,
-    address: &LocalAddress,
-    access: AccessFlags,
-) -> Result<()> {
-    let mut attributes = empty_attributes();
-    attributes.qp_state = state::IBV_QPS_INIT;
-    attributes.port_num = address.port;
-    attributes.qp_access_flags = access.bits();
-    let what = mask::IBV_QP_STATE | mask::IBV_QP_PORT;
-    let what = match handle.kind() {
-        Transport::RawPacket => what,
-        // The queue key is set with the step to RTR: nothing arrives before.
-        Transport::Datagram => what | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_QKEY,
-        _ => what | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_ACCESS_FLAGS,
+/// The time of a code of [`ConnectOptions::min_rnr_timer`] (IBTA volume 1, table 46).
+fn rnr_delay_of(code: u8) -> Duration {
+    let hundredths_of_ms = match code {
+        0 => 65_536,
+        1 => 1,
+        // From 0.02 ms on each pair of codes is n and one and a half times n, doubled by the next.
+        code if code % 2 == 0 => 1 << (code / 2),
+        code => (1 << (code / 2)) * 3 / 2,
     };
-    handle.modify(&mut attributes, what, "RESET to INIT")
+    Duration::from_micros(10 * hundredths_of_ms)
 }
 
-/// INIT to RTR and RTR to RTS, towards `remote`.
-pub(super) fn to_ready(
-    handle: &QueuePairHandle,
+/// RESET to INIT: port, partition and what peers may do.
+pub(super) fn initial(
+    kind: Transport,
+    address: &LocalAddress,
+    access: AccessFlags,
+    pkey_index: u16,
+) -> Modification {
+    let change = Modification::to(QueuePairState::Init).port(address.port);
+    match kind {
+        Transport::RawPacket => change,
+        // The key that counts is set with the step to RTR: nothing arrives before.
+        Transport::Datagram => change.pkey_index(pkey_index).qkey(0),
+        _ => change.pkey_index(pkey_index).access(access),
+    }
+}
+
+/// INIT to RTR, towards `remote`.
+pub(super) fn ready_to_receive(
+    kind: Transport,
     address: &LocalAddress,
     local: &Endpoint,
     remote: &Endpoint,
     options: &ConnectOptions,
-) -> Result<()> {
+) -> Result<Modification> {
     options.checked()?;
     remote.checked()?;
-    let kind = handle.kind();
-    let requests = matches!(kind, Transport::ReliableConnected | Transport::XrcInitiator);
-    let answers = matches!(kind, Transport::ReliableConnected | Transport::XrcTarget);
-    let mut attributes = empty_attributes();
-    attributes.qp_state = state::IBV_QPS_RTR;
-    attributes.path_mtu = options.mtu.unwrap_or(local.mtu.min(remote.mtu)).to_raw();
-    attributes.dest_qp_num = remote.queue_pair;
-    attributes.rq_psn = remote.packet_sequence;
-    attributes.max_dest_rd_atomic = local.incoming_reads;
-    attributes.min_rnr_timer = options.min_rnr_timer;
-    let vector = &mut attributes.ah_attr;
-    vector.port_num = address.port;
-    vector.dlid = remote.lid;
-    vector.sl = options.service_level;
-    if address.link_layer == LinkLayer::Ethernet || !address.gid.is_zero() {
-        set_destination(vector, remote.gid.0);
-        vector.grh.sgid_index = u8::try_from(address.gid_index).map_err(|_| {
-            Error::invalid("GID index", format!("{} is above 255", address.gid_index))
-        })?;
-        vector.grh.hop_limit = options.hop_limit;
-        vector.grh.traffic_class = options.traffic_class;
-    }
-    let mut receive = mask::IBV_QP_STATE
-        | mask::IBV_QP_AV
-        | mask::IBV_QP_PATH_MTU
-        | mask::IBV_QP_DEST_QPN
-        | mask::IBV_QP_RQ_PSN;
-    if answers {
-        receive |= mask::IBV_QP_MAX_DEST_RD_ATOMIC | mask::IBV_QP_MIN_RNR_TIMER;
-    }
-    let step = format!(
-        "INIT to RTR, GID index {} to {}",
-        address.gid_index, remote.gid
-    );
-    handle.modify(&mut attributes, receive, &step)?;
+    let vector = AddressVector {
+        service_level: options.service_level,
+        hop_limit: options.hop_limit,
+        traffic_class: options.traffic_class,
+        flow_label: options.flow_label,
+        ..AddressVector::to_endpoint(address, remote)
+    };
+    let change = Modification::to(QueuePairState::ReadyToReceive)
+        .address(vector)
+        .path_mtu(options.mtu.unwrap_or(local.mtu.min(remote.mtu)))
+        .destination(remote.queue_pair)
+        .receive_sequence(remote.packet_sequence);
+    Ok(match kind {
+        Transport::ReliableConnected | Transport::XrcTarget => change
+            .incoming_reads(local.incoming_reads)
+            .min_rnr_timer(options.min_rnr_timer),
+        _ => change,
+    })
+}
 
-    let mut attributes = empty_attributes();
-    attributes.qp_state = state::IBV_QPS_RTS;
-    attributes.sq_psn = local.packet_sequence;
-    attributes.timeout = options.timeout;
-    attributes.retry_cnt = options.retries;
-    attributes.rnr_retry = options.rnr_retries;
-    attributes.max_rd_atomic = local.outgoing_reads.min(remote.incoming_reads);
-    let mut send = mask::IBV_QP_STATE | mask::IBV_QP_SQ_PSN;
+/// RTR to RTS, towards `remote`.
+pub(super) fn ready_to_send(
+    kind: Transport,
+    local: &Endpoint,
+    remote: &Endpoint,
+    options: &ConnectOptions,
+) -> Result<Modification> {
+    options.checked()?;
+    remote.checked()?;
+    let mut change =
+        Modification::to(QueuePairState::ReadyToSend).send_sequence(local.packet_sequence);
     if kind.is_reliable() {
-        send |= mask::IBV_QP_TIMEOUT;
+        change = change.ack_timeout_exponent(options.timeout);
     }
-    if requests {
-        send =
-            send | mask::IBV_QP_RETRY_CNT | mask::IBV_QP_RNR_RETRY | mask::IBV_QP_MAX_QP_RD_ATOMIC;
-    }
-    handle.modify(&mut attributes, send, "RTR to RTS")
+    Ok(match kind {
+        Transport::ReliableConnected | Transport::XrcInitiator => change
+            .retries(options.retries)
+            .rnr_retries(options.rnr_retries)
+            .outgoing_reads(local.outgoing_reads.min(remote.incoming_reads)),
+        _ => change,
+    })
 }
 
 #[cfg(test)]
@@ -213,6 +234,37 @@ mod tests {
         let error = ConnectOptions::default().retries(8).checked().unwrap_err();
         assert_eq!(error.to_string(), "number of retries: 8 is above 7");
         assert!(ConnectOptions::default().checked().is_ok());
+    }
+
+    /// Rows of table 46 of the specification.
+    #[test]
+    fn receiver_not_ready_delays_are_those_of_the_table() {
+        for (code, micros) in [
+            (0, 655_360),
+            (1, 10),
+            (2, 20),
+            (3, 30),
+            (4, 40),
+            (5, 60),
+            (6, 80),
+            (7, 120),
+            (12, 640),
+            (13, 960),
+            (14, 1280),
+            (20, 10_240),
+            (21, 15_360),
+            (30, 327_680),
+            (31, 491_520),
+        ] {
+            assert_eq!(rnr_delay_of(code), Duration::from_micros(micros), "{code}");
+            let options = ConnectOptions::default().rnr_delay(Duration::from_micros(micros));
+            assert_eq!(options.min_rnr_timer, code);
+        }
+        let code = |micros| {
+            let delay = Duration::from_micros(micros);
+            ConnectOptions::default().rnr_delay(delay).min_rnr_timer
+        };
+        assert_eq!((code(0), code(11), code(1_000_000)), (1, 2, 0));
     }
 
     #[test]

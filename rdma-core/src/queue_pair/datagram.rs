@@ -1,11 +1,8 @@
 //! Bringing up queue pairs that are connected to nobody.
 
-use ibverbs_sys::{ibv_qp_attr_mask as mask, ibv_qp_state as state};
-
 use super::endpoint::LOW_24;
-use super::{Endpoint, Transport};
+use super::{Endpoint, Modification, QueuePairState, Transport};
 use crate::error::{Error, Result};
-use crate::ffi::{QueuePairHandle, empty_attributes};
 
 /// How a datagram queue pair behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,29 +47,26 @@ impl DatagramOptions {
     }
 }
 
-/// INIT to RTR and RTR to RTS, of a queue pair that is connected to nobody.
-pub(super) fn to_active(handle: &QueuePairHandle, options: &DatagramOptions) -> Result<()> {
+/// INIT to RTR, of a queue pair that is connected to nobody.
+pub(super) fn ready_to_receive(kind: Transport, options: &DatagramOptions) -> Modification {
+    let change = Modification::to(QueuePairState::ReadyToReceive);
+    match kind {
+        Transport::Datagram => change.qkey(options.qkey),
+        _ => change,
+    }
+}
+
+/// RTR to RTS, of a queue pair that is connected to nobody.
+pub(super) fn ready_to_send(kind: Transport, options: &DatagramOptions) -> Result<Modification> {
     let sequence = options.packet_sequence;
     let sequence = sequence.unwrap_or_else(Endpoint::random_packet_sequence);
     if sequence > LOW_24 {
         let reason = format!("{sequence:#x} has more than 24 bits");
         return Err(Error::invalid("packet sequence number", reason));
     }
-    let datagram = handle.kind() == Transport::Datagram;
-    let mut attributes = empty_attributes();
-    attributes.qp_state = state::IBV_QPS_RTR;
-    attributes.qkey = options.qkey;
-    let mut what = mask::IBV_QP_STATE;
-    if datagram {
-        what |= mask::IBV_QP_QKEY;
-    }
-    handle.modify(&mut attributes, what, "INIT to RTR")?;
-    let mut attributes = empty_attributes();
-    attributes.qp_state = state::IBV_QPS_RTS;
-    attributes.sq_psn = sequence;
-    let mut what = mask::IBV_QP_STATE;
-    if datagram {
-        what |= mask::IBV_QP_SQ_PSN;
-    }
-    handle.modify(&mut attributes, what, "RTR to RTS")
+    let change = Modification::to(QueuePairState::ReadyToSend);
+    Ok(match kind {
+        Transport::Datagram => change.send_sequence(sequence),
+        _ => change,
+    })
 }

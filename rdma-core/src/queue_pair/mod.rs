@@ -13,32 +13,53 @@
 
 #![forbid(unsafe_code)]
 
+mod attribute_mask;
+mod attributes;
 mod batch;
 mod builder;
 mod concurrent;
 mod concurrent_batch;
 mod connect;
 mod connected;
+mod control;
 mod datagram;
+mod diagnosis;
 mod endpoint;
+mod establishment;
 mod inline;
+mod manual;
+mod modification;
+mod modify;
 mod operations;
+mod parts;
+mod prepared;
 mod queues;
+mod refusal;
 mod request;
 mod state;
+mod transition;
 mod transport;
 
+pub use attribute_mask::AttributeMask;
+pub use attributes::{Arrival, DataOrder, QueuePairAttributes};
 pub use batch::{BatchError, ReceiveBatch, SendBatch, Unposted};
-pub use builder::{PreparedQueuePair, QueuePairBuilder};
+pub use builder::QueuePairBuilder;
 pub use concurrent::{ConcurrentReceiveQueue, ConcurrentSendQueue, ReservedSlot};
 pub use concurrent_batch::{ConcurrentReceiveBatch, ConcurrentSendBatch};
 pub use connect::ConnectOptions;
 pub use connected::QueuePair;
+pub use control::RateLimit;
 pub use datagram::DatagramOptions;
 pub use endpoint::Endpoint;
+pub use establishment::EnhancedEstablishment;
 pub use inline::InlineData;
-pub use operations::SendOperations;
+pub use manual::ManualQueuePair;
+pub use modification::{AlternatePath, MigrationState, Modification, QueuePairCapacities};
+pub(crate) use modify::modify;
+pub use operations::{QueuePairCreateFlags, SendOperations};
+pub use prepared::PreparedQueuePair;
 pub use queues::{PostError, ReceiveQueue, Retired, SendQueue};
+pub use refusal::{ModificationFlaw, RefusedModification};
 pub(crate) use request::{Description, KeepAlive, Operation, SendFlags, Target};
 pub use request::{Placement, SendRequest};
 pub use state::QueuePairState;

@@ -1,6 +1,7 @@
-//! The operations of the posting functions `ibv_wr_*`.
+//! What is asked for when a queue pair is made: operations of the posting functions `ibv_wr_*`, and
+//! flags.
 
-use ibverbs_sys::ibv_qp_create_send_ops_flags as raw;
+use ibverbs_sys::{ibv_qp_create_flags as create, ibv_qp_create_send_ops_flags as raw};
 
 use super::Transport;
 
@@ -72,5 +73,27 @@ impl SendOperations {
             Transport::RawPacket => Self::SEND,
             _ => Self::empty(),
         }
+    }
+}
+
+bitflags::bitflags! {
+    /// What is special about a queue pair (`ibv_qp_create_flags`).
+    #[doc(alias = "ibv_qp_create_flags")]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct QueuePairCreateFlags: u32 {
+        /// What it sends to a multicast group does not come back to it.
+        #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
+        const BLOCK_MULTICAST_LOOPBACK = create::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB.0;
+        /// Frames come with their checksum.
+        #[doc(alias = "IBV_QP_CREATE_SCATTER_FCS")]
+        const FRAME_CHECKSUM = create::IBV_QP_CREATE_SCATTER_FCS.0;
+        /// Frames come without their VLAN tag.
+        #[doc(alias = "IBV_QP_CREATE_CVLAN_STRIPPING")]
+        const STRIP_VLAN = create::IBV_QP_CREATE_CVLAN_STRIPPING.0;
+        /// Writes into memory are padded to whole cache lines.
+        #[doc(alias = "IBV_QP_CREATE_PCI_WRITE_END_PADDING")]
+        const PAD_WRITES = create::IBV_QP_CREATE_PCI_WRITE_END_PADDING.0;
+        // What later headers add.
+        const _ = !0;
     }
 }

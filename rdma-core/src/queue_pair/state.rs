@@ -28,6 +28,30 @@ pub enum QueuePairState {
 }
 
 impl QueuePairState {
+    /// Every state that this crate knows.
+    pub const ALL: [Self; 7] = [
+        Self::Reset,
+        Self::Init,
+        Self::ReadyToReceive,
+        Self::ReadyToSend,
+        Self::SendQueueDrain,
+        Self::SendQueueError,
+        Self::Error,
+    ];
+
+    pub(crate) fn to_raw(self) -> raw {
+        match self {
+            Self::Reset => raw::IBV_QPS_RESET,
+            Self::Init => raw::IBV_QPS_INIT,
+            Self::ReadyToReceive => raw::IBV_QPS_RTR,
+            Self::ReadyToSend => raw::IBV_QPS_RTS,
+            Self::SendQueueDrain => raw::IBV_QPS_SQD,
+            Self::SendQueueError => raw::IBV_QPS_SQE,
+            Self::Error => raw::IBV_QPS_ERR,
+            Self::Unknown(other) => raw(other),
+        }
+    }
+
     pub(crate) fn from_raw(state: raw) -> Self {
         match state {
             raw::IBV_QPS_RESET => Self::Reset,

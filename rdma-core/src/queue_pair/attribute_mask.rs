@@ -1,0 +1,170 @@
+//! The names of a queue pair's attributes.
+
+use std::fmt;
+
+use ibverbs_sys::ibv_qp_attr_mask as raw;
+
+bitflags::bitflags! {
+    /// Attributes of a queue pair, by their bits in the masks of `ibv_modify_qp` and `ibv_query_qp`.
+    #[doc(alias = "ibv_qp_attr_mask")]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct AttributeMask: u32 {
+        /// The state.
+        #[doc(alias = "IBV_QP_STATE")]
+        const STATE = raw::IBV_QP_STATE.0;
+        /// The state that it is supposed to be in.
+        #[doc(alias = "IBV_QP_CUR_STATE")]
+        const CURRENT_STATE = raw::IBV_QP_CUR_STATE.0;
+        /// Whether an event tells that the send queue has drained.
+        #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
+        const NOTIFY_DRAINED = raw::IBV_QP_EN_SQD_ASYNC_NOTIFY.0;
+        /// What the peer may do.
+        #[doc(alias = "IBV_QP_ACCESS_FLAGS")]
+        const ACCESS = raw::IBV_QP_ACCESS_FLAGS.0;
+        /// The place of its partition key in the port's table.
+        #[doc(alias = "IBV_QP_PKEY_INDEX")]
+        const PKEY_INDEX = raw::IBV_QP_PKEY_INDEX.0;
+        /// The port.
+        #[doc(alias = "IBV_QP_PORT")]
+        const PORT = raw::IBV_QP_PORT.0;
+        /// The queue key.
+        #[doc(alias = "IBV_QP_QKEY")]
+        const QKEY = raw::IBV_QP_QKEY.0;
+        /// The way to the peer.
+        #[doc(alias = "IBV_QP_AV")]
+        const ADDRESS = raw::IBV_QP_AV.0;
+        /// The path MTU.
+        #[doc(alias = "IBV_QP_PATH_MTU")]
+        const PATH_MTU = raw::IBV_QP_PATH_MTU.0;
+        /// How long to wait for an acknowledgement.
+        #[doc(alias = "IBV_QP_TIMEOUT")]
+        const ACK_TIMEOUT = raw::IBV_QP_TIMEOUT.0;
+        /// How often to send again without an answer.
+        #[doc(alias = "IBV_QP_RETRY_CNT")]
+        const RETRIES = raw::IBV_QP_RETRY_CNT.0;
+        /// How often to send again to a peer without a receive.
+        #[doc(alias = "IBV_QP_RNR_RETRY")]
+        const RNR_RETRIES = raw::IBV_QP_RNR_RETRY.0;
+        /// The first packet sequence number to expect.
+        #[doc(alias = "IBV_QP_RQ_PSN")]
+        const RECEIVE_SEQUENCE = raw::IBV_QP_RQ_PSN.0;
+        /// How many reads and atomics it may have outstanding.
+        #[doc(alias = "IBV_QP_MAX_QP_RD_ATOMIC")]
+        const OUTGOING_READS = raw::IBV_QP_MAX_QP_RD_ATOMIC.0;
+        /// The alternate path.
+        #[doc(alias = "IBV_QP_ALT_PATH")]
+        const ALTERNATE_PATH = raw::IBV_QP_ALT_PATH.0;
+        /// How long a peer is to wait when there is no receive.
+        #[doc(alias = "IBV_QP_MIN_RNR_TIMER")]
+        const MIN_RNR_TIMER = raw::IBV_QP_MIN_RNR_TIMER.0;
+        /// The first packet sequence number to send.
+        #[doc(alias = "IBV_QP_SQ_PSN")]
+        const SEND_SEQUENCE = raw::IBV_QP_SQ_PSN.0;
+        /// How many reads and atomics of the peer it takes at once.
+        #[doc(alias = "IBV_QP_MAX_DEST_RD_ATOMIC")]
+        const INCOMING_READS = raw::IBV_QP_MAX_DEST_RD_ATOMIC.0;
+        /// The state of path migration.
+        #[doc(alias = "IBV_QP_PATH_MIG_STATE")]
+        const MIGRATION = raw::IBV_QP_PATH_MIG_STATE.0;
+        /// How much its queues hold.
+        #[doc(alias = "IBV_QP_CAP")]
+        const CAPACITIES = raw::IBV_QP_CAP.0;
+        /// The number of the peer's queue pair.
+        #[doc(alias = "IBV_QP_DEST_QPN")]
+        const DESTINATION = raw::IBV_QP_DEST_QPN.0;
+        /// The most that it sends in a second.
+        #[doc(alias = "IBV_QP_RATE_LIMIT")]
+        const RATE_LIMIT = raw::IBV_QP_RATE_LIMIT.0;
+        // What later headers add.
+        const _ = !0;
+    }
+}
+
+impl AttributeMask {
+    /// Every attribute that this crate knows.
+    pub(crate) fn known() -> Self {
+        NAMES
+            .iter()
+            .fold(Self::empty(), |all, (attribute, _)| all | *attribute)
+    }
+
+    /// Its attributes one by one, and whatever bits are none together.
+    pub(crate) fn each(self) -> impl Iterator<Item = Self> {
+        let known = NAMES.iter().map(|&(attribute, _)| attribute);
+        let unknown = self - Self::known();
+        known
+            .filter(move |&attribute| self.contains(attribute))
+            .chain((!unknown.is_empty()).then_some(unknown))
+    }
+}
+
+/// What C calls them.
+const NAMES: [(AttributeMask, &str); 22] = [
+    (AttributeMask::STATE, "IBV_QP_STATE"),
+    (AttributeMask::CURRENT_STATE, "IBV_QP_CUR_STATE"),
+    (AttributeMask::NOTIFY_DRAINED, "IBV_QP_EN_SQD_ASYNC_NOTIFY"),
+    (AttributeMask::ACCESS, "IBV_QP_ACCESS_FLAGS"),
+    (AttributeMask::PKEY_INDEX, "IBV_QP_PKEY_INDEX"),
+    (AttributeMask::PORT, "IBV_QP_PORT"),
+    (AttributeMask::QKEY, "IBV_QP_QKEY"),
+    (AttributeMask::ADDRESS, "IBV_QP_AV"),
+    (AttributeMask::PATH_MTU, "IBV_QP_PATH_MTU"),
+    (AttributeMask::ACK_TIMEOUT, "IBV_QP_TIMEOUT"),
+    (AttributeMask::RETRIES, "IBV_QP_RETRY_CNT"),
+    (AttributeMask::RNR_RETRIES, "IBV_QP_RNR_RETRY"),
+    (AttributeMask::RECEIVE_SEQUENCE, "IBV_QP_RQ_PSN"),
+    (AttributeMask::OUTGOING_READS, "IBV_QP_MAX_QP_RD_ATOMIC"),
+    (AttributeMask::ALTERNATE_PATH, "IBV_QP_ALT_PATH"),
+    (AttributeMask::MIN_RNR_TIMER, "IBV_QP_MIN_RNR_TIMER"),
+    (AttributeMask::SEND_SEQUENCE, "IBV_QP_SQ_PSN"),
+    (AttributeMask::INCOMING_READS, "IBV_QP_MAX_DEST_RD_ATOMIC"),
+    (AttributeMask::MIGRATION, "IBV_QP_PATH_MIG_STATE"),
+    (AttributeMask::CAPACITIES, "IBV_QP_CAP"),
+    (AttributeMask::DESTINATION, "IBV_QP_DEST_QPN"),
+    (AttributeMask::RATE_LIMIT, "IBV_QP_RATE_LIMIT"),
+];
+
+/// The names that C has for them, joined by `|`.
+impl fmt::Display for AttributeMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut first = true;
+        for attribute in self.each() {
+            if !first {
+                f.write_str(" | ")?;
+            }
+            first = false;
+            match NAMES.iter().find(|(named, _)| *named == attribute) {
+                Some((_, name)) => f.write_str(name)?,
+                None => write!(f, "{:#x}", attribute.bits())?,
+            }
+        }
+        if first {
+            f.write_str("nothing")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_called_as_in_c() {
+        assert_eq!(AttributeMask::empty().to_string(), "nothing");
+        let mask = AttributeMask::STATE | AttributeMask::QKEY;
+        assert_eq!(mask.to_string(), "IBV_QP_STATE | IBV_QP_QKEY");
+        let unknown = AttributeMask::PORT | AttributeMask::from_bits_retain(1 << 22);
+        assert_eq!(unknown.to_string(), "IBV_QP_PORT | 0x400000");
+        assert_eq!(unknown.each().count(), 2);
+    }
+
+    #[test]
+    fn every_attribute_is_known_once() {
+        assert_eq!(AttributeMask::known().bits().count_ones(), 22);
+        for (attribute, _) in NAMES {
+            assert!(attribute.bits().is_power_of_two());
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What can be done to a queue pair in operation, beside posting.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::parts::Parts;
+use super::{
+    Arrival, DataOrder, EnhancedEstablishment, ManualQueuePair, Modification, QueuePair,
+    QueuePairAttributes, QueuePairState,
+};
+use crate::error::{Error, Result};
+
+/// How fast a queue pair may send (`ibv_qp_rate_limit_attr`).
+#[doc(alias = "ibv_qp_rate_limit_attr")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct RateLimit {
+    /// The most to send, in thousands of bits a second; 0 is as fast as the port.
+    #[doc(alias = "rate_limit")]
+    pub kilobits: u32,
+    /// The most bytes to send at once; 0 leaves it to the device.
+    #[doc(alias = "max_burst_sz")]
+    pub burst: u32,
+    /// The size of most packets, in bytes; 0 leaves it to the device.
+    #[doc(alias = "typical_pkt_sz")]
+    pub packet: u16,
+}
+
+impl QueuePair {
+    /// The state it is in.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn state(&self) -> Result<QueuePairState> {
+        self.parts.state()
+    }
+
+    /// Everything that it tells about itself.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn attributes(&self) -> Result<QueuePairAttributes> {
+        QueuePairAttributes::of(&self.parts.handle)
+    }
+
+    /// Changes its attributes, perhaps its state; not to RESET, which [`Self::reset`] is for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RefusedModification`], and [`Error::InvalidArgument`] for a change to RESET.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify(&self, change: &Modification) -> Result<()> {
+        if change.state() == Some(QueuePairState::Reset) {
+            let reason = "in RESET it is none in operation: use `reset`";
+            return Err(Error::invalid("queue pair", reason));
+        }
+        self.parts.modify(change)
+    }
+
+    /// Moves it to the error state: everything outstanding completes as flushed, in bounded time,
+    /// and what the peer sends is refused.
+    ///
+    /// What is posted later is flushed too. Linux's Soft-RoCE leaves receives posted later alone
+    /// until this is called again, which is allowed in every state.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RefusedModification`].
+    #[doc(alias = "ibv_modify_qp")]
+    #[doc(alias = "IBV_QPS_ERR")]
+    pub fn fail(&self) -> Result<()> {
+        self.parts.modify(&Modification::to(QueuePairState::Error))
+    }
+
+    /// Begins to drain the send queue, RTS to SQD: requests that were begun are completed, later
+    /// ones wait, receives go on. With `notify` an asynchronous event tells when that is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RefusedModification`]; devices that do not have this state refuse.
+    #[doc(alias = "IBV_QPS_SQD")]
+    pub fn pause(&self, notify: bool) -> Result<()> {
+        let change = Modification::to(QueuePairState::SendQueueDrain);
+        self.parts.modify(&if notify {
+            change.notify_drained(true)
+        } else {
+            change
+        })
+    }
+
+    /// Goes on sending after [`Self::pause`], SQD to RTS.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RefusedModification`], also while it still drains.
+    pub fn resume(&self) -> Result<()> {
+        let rts = Modification::to(QueuePairState::ReadyToSend);
+        self.parts.modify(&rts)
+    }
+
+    /// Goes on sending after a failed request of a queue pair without acknowledgements, SQE to RTS.
+    /// What was flushed has to be posted again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RefusedModification`] in any other state.
+    #[doc(alias = "IBV_QPS_SQE")]
+    pub fn recover(&self) -> Result<()> {
+        let assumed = QueuePairState::SendQueueError;
+        let rts = Modification::to(QueuePairState::ReadyToSend).assuming(assumed);
+        self.parts.modify(&rts)
+    }
+
+    /// [Pauses](Self::pause) it and waits until the requests that were begun have completed.
+    ///
+    /// What came after those waits in the queue, and the queue pair stays in SQD, until it is
+    /// [resumed](Self::resume): meanwhile the way to the peer can be changed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::pause`], and [`Error::TimedOut`] when the peer leaves requests unanswered for so
+    /// long; it is in SQD then.
+    #[doc(alias = "sq_draining")]
+    pub fn drain_sends(&self, timeout: Duration) -> Result<()> {
+        self.pause(false)?;
+        let deadline = Deadline::after(timeout);
+        while self.attributes()?.is_draining() {
+            deadline.wait("the send queue to drain")?;
+        }
+        Ok(())
+    }
+
+    /// Moves it to RESET, from where it can be brought up again, with another peer too.
+    ///
+    /// The device forgets every request that has not completed: its memory is freed, and its
+    /// completion never comes. Completions that nobody has polled may be forgotten too.
+    ///
+    /// # Errors
+    ///
+    /// The queue pair, with [`Error::InUse`] while there are clones or queues of it, because what
+    /// was posted to them would never complete, or with [`Error::RefusedModification`].
+    #[doc(alias = "IBV_QPS_RESET")]
+    pub fn reset(self) -> Result<ManualQueuePair, (Self, Error)> {
+        let parts = match Arc::try_unwrap(self.parts) {
+            Ok(parts) => parts,
+            Err(parts) => return Err((Self { parts }, Parts::in_use())),
+        };
+        match parts.reset() {
+            Ok(()) => Ok(ManualQueuePair::renewed(parts)),
+            Err(error) => Err((Self::new(parts), error)),
+        }
+    }
+
+    /// Whether the data of a message comes into memory in order, for programs that wait for its
+    /// last byte instead of a completion. Empty where the device promises nothing.
+    #[doc(alias = "ibv_query_qp_data_in_order")]
+    pub fn data_order(&self, arrival: Arrival) -> DataOrder {
+        let bits = self.parts.handle.data_in_order(arrival.to_raw());
+        DataOrder::from_bits_retain(bits)
+    }
+
+    /// What the devices of both ends have agreed on.
+    ///
+    /// # Errors
+    ///
+    /// The verb's: most devices have nothing to agree on ([`Error::is_unsupported`]).
+    #[doc(alias = "ibv_query_ece")]
+    pub fn enhancements(&self) -> Result<EnhancedEstablishment> {
+        self.parts.handle.query_ece().map(Into::into)
+    }
+
+    /// Sets how fast it may send.
+    ///
+    /// # Errors
+    ///
+    /// The verb's: most devices cannot ([`Error::is_unsupported`]).
+    #[doc(alias = "ibv_modify_qp_rate_limit")]
+    pub fn limit_rate(&self, limit: RateLimit) -> Result<()> {
+        let RateLimit {
+            kilobits,
+            burst,
+            packet,
+        } = limit;
+        self.parts.handle.limit_rate(kilobits, burst, packet)
+    }
+}
+
+/// When to stop waiting.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadline {
+    timeout: Duration,
+    /// `None` where that is too far away to be told.
+    end: Option<Instant>,
+}
+
+impl Deadline {
+    pub(super) fn after(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            end: Instant::now().checked_add(timeout),
+        }
+    }
+
+    /// Lets other threads run, for a moment, if there is time left.
+    pub(super) fn wait(&self, what: &'static str) -> Result<()> {
+        if self.end.is_some_and(|end| Instant::now() >= end) {
+            let timeout = self.timeout;
+            return Err(Error::TimedOut { what, timeout });
+        }
+        std::thread::sleep(Duration::from_micros(20));
+        Ok(())
+    }
+}

@@ -1,0 +1,491 @@
+//! Finding out what is wrong with a modification that was refused.
+
+use ibverbs_sys::{ibv_device_cap_flags, ibv_mig_state};
+
+use super::transition::{ignored, successors, transition};
+use super::{
+    AttributeMask as Set, Modification, ModificationFlaw as Flaw, QueuePairState, Transport,
+};
+use crate::address::AddressVector;
+use crate::context::Context;
+use crate::device::{DeviceAttributes, Gid, GidEntry, LinkLayer, PortAttributes, PortState};
+use crate::error::Errno;
+use crate::ffi::QueuePairHandle;
+
+/// What is known of a queue pair and its device when a modification was refused. Whatever cannot be
+/// found out is left out, and what it would tell is not told.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    kind: Transport,
+    state: Option<QueuePairState>,
+    draining: bool,
+    /// The port that the queue pair is bound to, 0 for none.
+    port: u8,
+    device: Option<DeviceAttributes>,
+    ports: Vec<PortAttributes>,
+    gids: Vec<GidEntry>,
+}
+
+impl Facts {
+    /// Asks the queue pair and the device.
+    pub(super) fn of(handle: &QueuePairHandle) -> Self {
+        let context = Context::of(handle.domain().context());
+        let attributes = handle.query(Set::STATE | Set::PORT).ok();
+        let state = attributes.map(|(now, _)| QueuePairState::from_raw(now.qp_state));
+        Self {
+            kind: handle.kind(),
+            state,
+            draining: attributes.is_some_and(|(now, _)| now.sq_draining != 0)
+                && state == Some(QueuePairState::SendQueueDrain),
+            port: attributes.map_or(0, |(now, _)| now.port_num),
+            device: context.attributes().ok(),
+            ports: context.ports().unwrap_or_default(),
+            gids: context.gids().unwrap_or_default(),
+        }
+    }
+
+    /// The state that the queue pair was in.
+    pub(super) fn state(&self) -> Option<QueuePairState> {
+        self.state
+    }
+
+    /// What is wrong with `wanted`, which was refused with this error number.
+    pub(super) fn flaws(&self, wanted: &Modification, errno: Errno) -> Vec<Flaw> {
+        let mut flaws = Vec::new();
+        self.transition(wanted, &mut flaws);
+        self.lacking(wanted, &mut flaws);
+        self.ranges(wanted, &mut flaws);
+        if let Some(vector) = wanted.vector() {
+            self.path(wanted, vector, errno, &mut flaws);
+        }
+        if flaws.is_empty() {
+            let port = self.bound(wanted);
+            let down = |it: &&PortAttributes| it.state() != PortState::Active;
+            flaws.extend(self.port(port).filter(down).map(|_| Flaw::PortDown(port)));
+        }
+        flaws
+    }
+
+    /// Compares states and attributes with the tables.
+    fn transition(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
+        let Some(from) = self.state else {
+            return;
+        };
+        if let Some(actual) = self.other_state(wanted) {
+            flaws.push(actual);
+        }
+        let to = wanted.state().unwrap_or(from);
+        let Some(rule) = transition(self.kind, from, to) else {
+            if matches!(self.kind, Transport::Driver | Transport::Unknown(_)) {
+                return;
+            }
+            let possible = successors(self.kind, from).collect();
+            flaws.push(Flaw::NoTransition { from, to, possible });
+            return;
+        };
+        let set = wanted.mask() - Set::STATE;
+        flaws.extend((rule.required - set).each().map(Flaw::Missing));
+        let excess = set - rule.required - rule.optional - ignored(self.kind);
+        flaws.extend(excess.each().map(Flaw::Misplaced));
+        let ends = [QueuePairState::Reset, QueuePairState::Error];
+        if self.draining && !ends.contains(&to) {
+            flaws.push(Flaw::Draining);
+        }
+    }
+
+    fn other_state(&self, wanted: &Modification) -> Option<Flaw> {
+        let actual = self.state?;
+        if !wanted.mask().contains(Set::CURRENT_STATE) {
+            return None;
+        }
+        let assumed = QueuePairState::from_raw(wanted.values().cur_qp_state);
+        (assumed != actual).then_some(Flaw::OtherState { assumed, actual })
+    }
+
+    /// What the device says that it does not have.
+    fn lacking(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
+        let Some(device) = &self.device else {
+            return;
+        };
+        let has = |flag: ibv_device_cap_flags| device.as_raw().device_cap_flags & flag.0 != 0;
+        let mut lacks = |attribute| {
+            if wanted.mask().contains(attribute) && !flaws.contains(&Flaw::Misplaced(attribute)) {
+                flaws.push(Flaw::Unsupported(attribute));
+            }
+        };
+        if !has(ibv_device_cap_flags::IBV_DEVICE_AUTO_PATH_MIG) {
+            lacks(Set::ALTERNATE_PATH);
+            if wanted.values().path_mig_state != ibv_mig_state::IBV_MIG_MIGRATED {
+                lacks(Set::MIGRATION);
+            }
+        }
+        if !has(ibv_device_cap_flags::IBV_DEVICE_RESIZE_MAX_WR) {
+            lacks(Set::CAPACITIES);
+        }
+    }
+
+    /// Compares values with what the specification and the device allow.
+    fn ranges(&self, wanted: &Modification, flaws: &mut Vec<Flaw>) {
+        let mut within = |attribute, least: u64, most: u64, limit| {
+            let value = wanted.number(attribute).unwrap_or(least);
+            if wanted.mask().contains(attribute) && !(least..=most).contains(&value) {
+                flaws.push(Flaw::OutOfRange {
+                    attribute,
+                    value,
+                    least,
+                    most,
+                    limit,
+                });
+            }
+        };
+        const BITS: &str = "the specification";
+        within(Set::STATE, 0, 6, "verbs");
+        within(Set::CURRENT_STATE, 0, 6, "verbs");
+        within(Set::ACK_TIMEOUT, 0, 31, BITS);
+        within(Set::RETRIES, 0, 7, BITS);
+        within(Set::RNR_RETRIES, 0, 7, BITS);
+        within(Set::MIN_RNR_TIMER, 0, 31, BITS);
+        within(Set::DESTINATION, 0, 0xff_ffff, BITS);
+        // Those of `ibv_access_flags`: ten and, from bit 20 on, what may be ignored.
+        let known = 0x3ff | 0x3ff0_0000;
+        if wanted.number(Set::ACCESS).unwrap_or(0) & !known != 0 {
+            within(Set::ACCESS, 0, known, "verbs");
+        }
+        if let Some(device) = &self.device {
+            let ports = device.ports().into();
+            within(Set::PORT, 1, ports, "the device");
+            let outgoing = device.max_outgoing_reads().into();
+            within(Set::OUTGOING_READS, 0, outgoing, "the device");
+            let incoming = device.max_incoming_reads().into();
+            within(Set::INCOMING_READS, 0, incoming, "the device");
+        }
+        let port = self.port(self.bound(wanted));
+        let mtu = port.and_then(PortAttributes::active_mtu);
+        match mtu {
+            Some(mtu) => within(Set::PATH_MTU, 1, mtu as u64, "the port's MTU"),
+            None => within(Set::PATH_MTU, 1, 5, BITS),
+        }
+        if let Some(port) = port {
+            let last = port.pkey_table_len().saturating_sub(1) as u64;
+            within(Set::PKEY_INDEX, 0, last, "the port's table");
+        }
+    }
+
+    /// Looks at the way to the peer.
+    fn path(
+        &self,
+        wanted: &Modification,
+        vector: &AddressVector,
+        errno: Errno,
+        flaws: &mut Vec<Flaw>,
+    ) {
+        let queue_pair = self.bound(wanted);
+        if vector.port != queue_pair {
+            let path = vector.port;
+            flaws.push(Flaw::OtherPort { path, queue_pair });
+            return;
+        }
+        let Some(port) = self.port(vector.port) else {
+            return;
+        };
+        let ethernet = port.link_layer() == LinkLayer::Ethernet;
+        let Some(destination) = vector.gid else {
+            flaws.extend(ethernet.then_some(Flaw::NoGid));
+            return;
+        };
+        let mut own = self.gids.iter().filter(|entry| entry.port == vector.port);
+        let Some(source) = own.clone().find(|entry| entry.index == vector.gid_index) else {
+            let valid = own.by_ref().map(ToString::to_string).collect();
+            let index = vector.gid_index;
+            flaws.push(Flaw::NoSuchGid { index, valid });
+            return;
+        };
+        let source = source.gid;
+        if !ethernet {
+            return;
+        }
+        let multicast = destination.to_ip().is_multicast() || destination.0[0] == 0xff;
+        if multicast || destination.to_ip().is_unspecified() {
+            flaws.push(Flaw::NoPeer(destination));
+        } else if source.to_ipv4().is_some() != destination.to_ipv4().is_some() {
+            flaws.push(Flaw::OtherFamily {
+                source,
+                destination,
+            });
+        } else if is_loopback(source) != is_loopback(destination) {
+            flaws.push(Flaw::NoLoopback {
+                source,
+                destination,
+            });
+        } else if flaws.is_empty() && errno.is_no_route() {
+            let source = Some(source);
+            flaws.push(Flaw::NoRoute {
+                source,
+                destination,
+            });
+        }
+    }
+
+    /// The port that the queue pair is bound to, or is to be.
+    fn bound(&self, wanted: &Modification) -> u8 {
+        if wanted.mask().contains(Set::PORT) {
+            wanted.values().port_num
+        } else {
+            self.port
+        }
+    }
+
+    fn port(&self, number: u8) -> Option<&PortAttributes> {
+        self.ports.iter().find(|port| port.number() == number)
+    }
+}
+
+fn is_loopback(gid: Gid) -> bool {
+    gid.to_ip().is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use ibverbs_sys::{ibv_device_attr, ibv_port_attr, ibv_port_state};
+
+    use super::*;
+    use crate::device::{GidType, Mtu};
+
+    const EINVAL: Errno = Errno(libc::EINVAL);
+
+    fn gid(address: &str) -> Gid {
+        Gid::from(address.parse::<IpAddr>().unwrap())
+    }
+
+    fn entry(index: u32, address: &str) -> GidEntry {
+        GidEntry {
+            index,
+            port: 1,
+            gid: gid(address),
+            kind: GidType::RoceV2,
+            interface: 2,
+        }
+    }
+
+    /// A queue pair in `state`, of a device with one Ethernet port.
+    fn facts(kind: Transport, state: QueuePairState) -> Facts {
+        let device = ibv_device_attr {
+            phys_port_cnt: 1,
+            max_qp_rd_atom: 16,
+            max_qp_init_rd_atom: 8,
+            ..ibv_device_attr::default()
+        };
+        let port = ibv_port_attr {
+            state: ibv_port_state::IBV_PORT_ACTIVE,
+            active_mtu: Mtu::Mtu1024.to_raw(),
+            pkey_tbl_len: 1,
+            link_layer: 2,
+            ..ibv_port_attr::default()
+        };
+        Facts {
+            kind,
+            state: Some(state),
+            draining: false,
+            port: u8::from(state != QueuePairState::Reset),
+            device: Some(DeviceAttributes::new(device)),
+            ports: vec![PortAttributes::new(1, port)],
+            gids: vec![entry(0, "fe80::1"), entry(1, "10.0.0.1")],
+        }
+    }
+
+    fn vector(gid_index: u32, destination: &str) -> AddressVector {
+        AddressVector {
+            port: 1,
+            gid: Some(gid(destination)),
+            gid_index,
+            flow_label: 0,
+            hop_limit: 64,
+            traffic_class: 0,
+            lid: 0,
+            service_level: 0,
+            source_path_bits: 0,
+            static_rate: 0,
+        }
+    }
+
+    /// INIT to RTR of a reliable connection, and nothing wrong with it.
+    fn to_rtr() -> Modification {
+        Modification::to(QueuePairState::ReadyToReceive)
+            .address(vector(1, "10.0.0.2"))
+            .path_mtu(Mtu::Mtu1024)
+            .destination(17)
+            .receive_sequence(1)
+            .incoming_reads(16)
+            .min_rnr_timer(12)
+    }
+
+    fn of_rtr(wanted: &Modification) -> Vec<Flaw> {
+        let init = facts(Transport::ReliableConnected, QueuePairState::Init);
+        init.flaws(wanted, EINVAL)
+    }
+
+    #[test]
+    fn nothing_is_found_where_nothing_is_wrong() {
+        assert_eq!(of_rtr(&to_rtr()), []);
+    }
+
+    #[test]
+    fn each_missing_and_each_misplaced_attribute_is_named() {
+        for attribute in (to_rtr().mask() - Set::STATE).each() {
+            let flaws = of_rtr(&to_rtr().without(attribute));
+            assert_eq!(flaws, [Flaw::Missing(attribute)]);
+        }
+        let flaws = of_rtr(&to_rtr().qkey(1).send_sequence(2));
+        let wanted = [Set::QKEY, Set::SEND_SEQUENCE].map(Flaw::Misplaced);
+        assert_eq!(flaws, wanted);
+    }
+
+    #[test]
+    fn a_state_that_cannot_follow_is_told_with_those_that_can() {
+        let reset = facts(Transport::Datagram, QueuePairState::Reset);
+        let flaws = reset.flaws(&Modification::to(QueuePairState::ReadyToSend), EINVAL);
+        let text = flaws.iter().map(ToString::to_string).collect::<String>();
+        assert_eq!(text, "RTS does not follow RESET; RESET, INIT can");
+        let rts = facts(Transport::Datagram, QueuePairState::ReadyToSend);
+        let wanted =
+            Modification::to(QueuePairState::ReadyToSend).assuming(QueuePairState::SendQueueError);
+        let assumed = QueuePairState::SendQueueError;
+        let actual = QueuePairState::ReadyToSend;
+        assert_eq!(
+            rts.flaws(&wanted, EINVAL),
+            [Flaw::OtherState { assumed, actual }]
+        );
+    }
+
+    #[test]
+    fn values_out_of_range_are_told_with_the_range() {
+        let attributes: [(Set, Modification, u64, u64); 7] = [
+            (Set::PATH_MTU, to_rtr().path_mtu(Mtu::Mtu2048), 1, 3),
+            (Set::INCOMING_READS, to_rtr().incoming_reads(17), 0, 16),
+            (Set::MIN_RNR_TIMER, to_rtr().min_rnr_timer(32), 0, 31),
+            (
+                Set::DESTINATION,
+                to_rtr().destination(1 << 24),
+                0,
+                0xff_ffff,
+            ),
+            (Set::PKEY_INDEX, to_rtr().pkey_index(1), 0, 0),
+            (Set::PORT, Modification::new().port(2), 1, 1),
+            (Set::PORT, Modification::new().port(0), 1, 1),
+        ];
+        for (wanted, modification, lowest, highest) in attributes {
+            let flaws = of_rtr(&modification);
+            assert!(
+                matches!(
+                    flaws[..],
+                    [Flaw::OutOfRange { attribute, least, most, .. }]
+                        if (attribute, least, most) == (wanted, lowest, highest)
+                ),
+                "{wanted}: {flaws:?}"
+            );
+        }
+        let rtr = facts(Transport::ReliableConnected, QueuePairState::ReadyToReceive);
+        let to_rts = Modification::to(QueuePairState::ReadyToSend)
+            .send_sequence(0)
+            .ack_timeout_exponent(32)
+            .retries(8)
+            .rnr_retries(9)
+            .outgoing_reads(9);
+        let flaws = rtr.flaws(&to_rts, EINVAL);
+        assert_eq!(flaws.len(), 4, "{flaws:?}");
+        assert!(
+            flaws
+                .iter()
+                .all(|flaw| matches!(flaw, Flaw::OutOfRange { .. }))
+        );
+    }
+
+    #[test]
+    fn a_wrong_path_is_told_with_what_is_wrong_about_it() {
+        let with = |vector| of_rtr(&to_rtr().address(vector));
+        let source = gid("10.0.0.1");
+        let valid = vec![
+            "0 (fe80::1, RoCE v2)".into(),
+            "1 (::ffff:10.0.0.1, RoCE v2)".into(),
+        ];
+        let cases = [
+            (vector(7, "10.0.0.2"), Flaw::NoSuchGid { index: 7, valid }),
+            (
+                AddressVector {
+                    gid: None,
+                    ..vector(1, "::")
+                },
+                Flaw::NoGid,
+            ),
+            (
+                AddressVector {
+                    port: 2,
+                    ..vector(1, "10.0.0.2")
+                },
+                Flaw::OtherPort {
+                    path: 2,
+                    queue_pair: 1,
+                },
+            ),
+            (
+                vector(1, "fe80::2"),
+                Flaw::OtherFamily {
+                    source,
+                    destination: gid("fe80::2"),
+                },
+            ),
+            (vector(1, "224.0.0.1"), Flaw::NoPeer(gid("224.0.0.1"))),
+            (vector(1, "::"), Flaw::NoPeer(gid("::"))),
+            (
+                vector(1, "127.0.0.1"),
+                Flaw::NoLoopback {
+                    source,
+                    destination: gid("127.0.0.1"),
+                },
+            ),
+        ];
+        for (vector, flaw) in cases {
+            assert_eq!(with(vector), [flaw]);
+        }
+        let init = facts(Transport::ReliableConnected, QueuePairState::Init);
+        let flaws = init.flaws(&to_rtr(), Errno(libc::EHOSTUNREACH));
+        assert!(matches!(flaws[..], [Flaw::NoRoute { .. }]), "{flaws:?}");
+    }
+
+    #[test]
+    fn what_the_device_lacks_and_a_port_that_is_down_are_told() {
+        let rts = facts(Transport::ReliableConnected, QueuePairState::ReadyToSend);
+        let rearm = Modification::new().migration(super::super::MigrationState::Rearm);
+        let flaws = rts.flaws(&rearm, EINVAL);
+        assert_eq!(flaws, [Flaw::Unsupported(Set::MIGRATION)]);
+        let mut init = facts(Transport::ReliableConnected, QueuePairState::Init);
+        let mut port = *init.ports[0].as_raw();
+        port.state = ibv_port_state::IBV_PORT_DOWN;
+        init.ports = vec![PortAttributes::new(1, port)];
+        assert_eq!(init.flaws(&to_rtr(), EINVAL), [Flaw::PortDown(1)]);
+        let mut draining = facts(Transport::Datagram, QueuePairState::SendQueueDrain);
+        draining.draining = true;
+        let resume = Modification::to(QueuePairState::ReadyToSend);
+        assert_eq!(draining.flaws(&resume, EINVAL), [Flaw::Draining]);
+        assert_eq!(
+            draining.flaws(&Modification::to(QueuePairState::Error), EINVAL),
+            []
+        );
+    }
+
+    #[test]
+    fn where_nothing_can_be_found_out_nothing_is_told() {
+        let nothing = Facts {
+            kind: Transport::ReliableConnected,
+            state: None,
+            draining: false,
+            port: 1,
+            device: None,
+            ports: Vec::new(),
+            gids: Vec::new(),
+        };
+        assert_eq!(nothing.flaws(&to_rtr().qkey(1), EINVAL), []);
+    }
+}

@@ -1,0 +1,70 @@
+//! What the devices of two ends agree on.
+
+use ibverbs_sys::ibv_ece;
+
+/// Enhanced connection establishment (ECE): options of a vendor's devices, which two ends exchange
+/// before they connect; each end sets what both have.
+///
+/// ```
+/// # fn example(prepared: &rdma_core::PreparedQueuePair, theirs: rdma_core::EnhancedEstablishment)
+/// #     -> rdma_core::Result<()> {
+/// let ours = prepared.enhancements()?;
+/// if ours.vendor == theirs.vendor {
+///     prepared.agree(ours.common(theirs))?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "ibv_ece")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct EnhancedEstablishment {
+    /// Whose options they are.
+    #[doc(alias = "vendor_id")]
+    pub vendor: u32,
+    /// The options, as the vendor defines them.
+    pub options: u32,
+}
+
+impl EnhancedEstablishment {
+    /// The options that both have; none where the vendors differ.
+    pub fn common(self, other: Self) -> Self {
+        let options = if self.vendor == other.vendor {
+            self.options & other.options
+        } else {
+            0
+        };
+        Self { options, ..self }
+    }
+}
+
+impl From<ibv_ece> for EnhancedEstablishment {
+    fn from(ece: ibv_ece) -> Self {
+        Self {
+            vendor: ece.vendor_id,
+            options: ece.options,
+        }
+    }
+}
+
+impl From<EnhancedEstablishment> for ibv_ece {
+    fn from(ece: EnhancedEstablishment) -> Self {
+        Self {
+            vendor_id: ece.vendor,
+            options: ece.options,
+            comp_mask: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_options_of_one_vendor_are_common() {
+        let of = |vendor, options| EnhancedEstablishment { vendor, options };
+        assert_eq!(of(1, 0b110).common(of(1, 0b011)), of(1, 0b010));
+        assert_eq!(of(1, 0b110).common(of(2, 0b111)), of(1, 0));
+    }
+}

@@ -1,0 +1,93 @@
+//! What queue pairs have in every state.
+
+use std::sync::Arc;
+
+use super::connect::{self, initial};
+use super::{
+    ConnectOptions, DatagramOptions, Endpoint, Modification, QueuePair, QueuePairState, datagram,
+    modify,
+};
+use crate::completion::CompletionQueue;
+use crate::device::LocalAddress;
+use crate::error::{Error, Result};
+use crate::ffi::QueuePairHandle;
+use crate::memory::AccessFlags;
+
+/// A queue pair with what belongs to it.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) handle: Arc<QueuePairHandle>,
+    pub(crate) send_completions: CompletionQueue,
+    pub(crate) receive_completions: CompletionQueue,
+    pub(crate) address: LocalAddress,
+    pub(crate) access: AccessFlags,
+    pub(crate) pkey_index: u16,
+    pub(crate) local: Endpoint,
+    /// The peer of a queue pair in operation, where it has one.
+    pub(crate) remote: Option<Endpoint>,
+}
+
+impl Parts {
+    pub(super) fn modify(&self, wanted: &Modification) -> Result<()> {
+        modify(&self.handle, wanted)
+    }
+
+    pub(super) fn state(&self) -> Result<QueuePairState> {
+        let (now, _) = self.handle.query(super::AttributeMask::STATE)?;
+        Ok(QueuePairState::from_raw(now.qp_state))
+    }
+
+    /// Moves it to RESET, if this is all that there is of it.
+    pub(super) fn reset(&self) -> Result<()> {
+        if Arc::strong_count(&self.handle) > 1 {
+            return Err(Self::in_use());
+        }
+        self.handle.reset()
+    }
+
+    pub(super) fn in_use() -> Error {
+        let holder = "a queue, or another handle, of the queue pair";
+        Error::InUse { holder }
+    }
+
+    /// RESET to INIT.
+    pub(super) fn initial(&self) -> Modification {
+        let kind = self.handle.kind();
+        initial(kind, &self.address, self.access, self.pkey_index)
+    }
+
+    /// INIT to RTR and RTR to RTS, towards a peer.
+    pub(super) fn connecting(
+        &self,
+        remote: &Endpoint,
+        options: &ConnectOptions,
+    ) -> Result<[Modification; 2]> {
+        let kind = self.handle.kind();
+        if !kind.is_connected() {
+            let reason = format!("a {kind} queue pair has no peer: activate it");
+            return Err(Error::invalid("queue pair", reason));
+        }
+        Ok([
+            connect::ready_to_receive(kind, &self.address, &self.local, remote, options)?,
+            connect::ready_to_send(kind, &self.local, remote, options)?,
+        ])
+    }
+
+    /// INIT to RTR and RTR to RTS, without a peer.
+    pub(super) fn activating(&self, options: &DatagramOptions) -> Result<[Modification; 2]> {
+        let kind = self.handle.kind();
+        if kind.is_connected() {
+            let reason = format!("a {kind} queue pair has a peer: connect it");
+            return Err(Error::invalid("queue pair", reason));
+        }
+        Ok([
+            datagram::ready_to_receive(kind, options),
+            datagram::ready_to_send(kind, options)?,
+        ])
+    }
+
+    /// A queue pair that is in operation.
+    pub(super) fn in_operation(self, remote: Option<Endpoint>) -> QueuePair {
+        QueuePair::new(Self { remote, ..self })
+    }
+}

@@ -1,0 +1,295 @@
+//! What a device or a driver does that it should not: values that nobody knows, verbs that fail. The
+//! device under test is made to, by functions of its own that are put in the place of the driver's.
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::OnceLock;
+
+use common::{Pair, completion, context, eventually, pattern};
+use ibverbs_sys as sys;
+use rdma_core::{
+    AccessFlags, Buffer, CompletionFields, CompletionQueue, Context, Error, ProtectionDomain,
+    RemoteMemory, SendRequest, StatusClass, WorkCompletion, WorkOpcode, WorkStatus,
+};
+
+type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, i32, *mut sys::ibv_wc) -> i32;
+type StartPoll = unsafe extern "C" fn(*mut sys::ibv_cq_ex, *mut sys::ibv_poll_cq_attr) -> i32;
+
+static POLL: OnceLock<PollCq> = OnceLock::new();
+static START: OnceLock<StartPoll> = OnceLock::new();
+
+/// Puts a function in the driver's place, for this open device alone.
+fn with_poll(context: &Context, poll: PollCq) {
+    // SAFETY: the context is open, nobody else uses it yet, and the function is of the same type.
+    unsafe {
+        let ops = &raw mut (*context.as_raw()).ops;
+        let driver = (*ops).poll_cq.replace(poll).expect("the driver polls");
+        let _ = POLL.set(driver);
+    }
+}
+
+fn driver(
+    queue: *mut sys::ibv_cq,
+    limit: i32,
+    room: *mut sys::ibv_wc,
+) -> &'static mut [sys::ibv_wc] {
+    let poll = POLL.get().expect("it was replaced");
+    // SAFETY: the arguments are those of the call that came; the driver fills as many as it says.
+    unsafe {
+        let count = poll(queue, limit, room);
+        std::slice::from_raw_parts_mut(room, usize::try_from(count).unwrap())
+    }
+}
+
+unsafe extern "C" fn unknown_values(
+    queue: *mut sys::ibv_cq,
+    limit: i32,
+    room: *mut sys::ibv_wc,
+) -> i32 {
+    let completions = driver(queue, limit, room);
+    for completion in completions.iter_mut() {
+        if completion.status == sys::ibv_wc_status::IBV_WC_SUCCESS {
+            completion.opcode = sys::ibv_wc_opcode(0x4321);
+        }
+        completion.wc_flags |= 0xffff_0000;
+        if completion.byte_len == 7 {
+            completion.status = sys::ibv_wc_status(9999);
+        }
+    }
+    completions.len() as i32
+}
+
+unsafe extern "C" fn failure(_: *mut sys::ibv_cq, _: i32, _: *mut sys::ibv_wc) -> i32 {
+    -1
+}
+
+/// A queue pair to itself and its completion queue; the domain is of a context of its own.
+fn pair_in(context: &Context) -> Pair {
+    let domain = context.protection_domain().unwrap();
+    Pair::in_domain(&domain, |builder| builder, &Default::default())
+}
+
+#[test]
+fn an_unknown_status_or_opcode_is_told_with_its_number() {
+    let context = context();
+    with_poll(&context, unknown_values);
+    let pair = pair_in(&context);
+    let target = pair.domain.allocate(64).unwrap();
+    let target = target.expose(AccessFlags::REMOTE).unwrap();
+    let mut sends = pair.left.send_queue();
+    // Seven bytes are what the function makes a status of; a read tells its length.
+    for (len, status) in [(8, WorkStatus::Success), (7, WorkStatus::Unknown(9999))] {
+        let request = SendRequest::read(pair.domain.allocate(len).unwrap(), target.remote());
+        sends.post(request).unwrap();
+        let completion = completion(pair.left.send_completions());
+        assert_eq!(completion.status(), status);
+        assert_eq!(completion.opcode(), WorkOpcode::Unknown(0x4321));
+        let retired: Vec<Buffer> = sends.complete(&completion).collect();
+        assert_eq!(retired.len(), 1, "its memory comes back all the same");
+        println!("{completion:?}");
+        if let Err(error) = completion.result() {
+            assert_eq!(error.status.class(), StatusClass::Unknown);
+            assert!(error.to_string().contains("unknown status 9999"), "{error}");
+        }
+    }
+}
+
+unsafe extern "C" fn unknown_start(
+    queue: *mut sys::ibv_cq_ex,
+    attributes: *mut sys::ibv_poll_cq_attr,
+) -> i32 {
+    let start = START.get().expect("it was replaced");
+    // SAFETY: the arguments are those of the call that came, and the queue is this thread's from a
+    // successful start on.
+    unsafe {
+        let errno = start(queue, attributes);
+        if errno == 0 {
+            (*queue).status = sys::ibv_wc_status(9999);
+        }
+        errno
+    }
+}
+
+#[test]
+fn an_unknown_status_of_an_extended_queue_is_told_with_its_number() {
+    let context = context();
+    let fields = CompletionFields::STANDARD;
+    let queue = context.completion_queue(64).extended(fields).build();
+    let queue = queue.unwrap();
+    // SAFETY: nobody else uses the queue yet, and the function is of the same type.
+    unsafe {
+        let driver = (*queue.as_raw()).start_poll.replace(unknown_start);
+        START.set(driver.expect("the driver polls")).unwrap();
+    }
+    let domain = context.protection_domain().unwrap();
+    let on_it = |builder: rdma_core::QueuePairBuilder| builder.send_completions(queue.queue());
+    let pair = Pair::in_domain(&domain, on_it, &Default::default());
+    let mut sends = pair.left.send_queue();
+    let nowhere = RemoteMemory {
+        address: 0,
+        len: 0,
+        rkey: 0,
+    };
+    sends.post(SendRequest::write((), nowhere)).unwrap();
+    let completion = eventually("a completion", || {
+        let next = queue.poll(|completions| {
+            let completion = completions.next()?;
+            assert_eq!(completion.status(), WorkStatus::Unknown(9999));
+            assert!(completion.result().is_err());
+            Some(completion.completion())
+        });
+        next.unwrap()
+    });
+    assert_eq!(completion.status(), WorkStatus::Unknown(9999));
+    assert_eq!(sends.complete(&completion).count(), 1);
+}
+
+#[test]
+fn a_failing_poll_is_an_error_and_gives_no_memory_back() {
+    let context = context();
+    let pair = pair_in(&context);
+    let mut receives = pair.right.receive_queue();
+    receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    with_poll(&context, failure);
+    let mut room = [WorkCompletion::default()];
+    for _ in 0..3 {
+        let error = pair.right.receive_completions().poll(&mut room);
+        let error = error.unwrap_err();
+        assert!(
+            matches!(&error, Error::Verb { verb, .. } if *verb == "ibv_poll_cq"),
+            "{error:?}"
+        );
+    }
+    assert_eq!(receives.in_flight(), 1);
+    // The queue pair goes, and with it what the device had.
+    drop((receives, pair));
+}
+
+const ENOMEM: i32 = 12;
+
+type PostSend = unsafe extern "C" fn(
+    *mut sys::ibv_qp,
+    *mut sys::ibv_send_wr,
+    *mut *mut sys::ibv_send_wr,
+) -> i32;
+type PostReceive = unsafe extern "C" fn(
+    *mut sys::ibv_qp,
+    *mut sys::ibv_recv_wr,
+    *mut *mut sys::ibv_recv_wr,
+) -> i32;
+
+unsafe extern "C" fn no_send(
+    _: *mut sys::ibv_qp,
+    wr: *mut sys::ibv_send_wr,
+    bad: *mut *mut sys::ibv_send_wr,
+) -> i32 {
+    // SAFETY: the caller has a place for it.
+    unsafe { *bad = wr };
+    ENOMEM
+}
+
+unsafe extern "C" fn no_receive(
+    _: *mut sys::ibv_qp,
+    wr: *mut sys::ibv_recv_wr,
+    bad: *mut *mut sys::ibv_recv_wr,
+) -> i32 {
+    // SAFETY: as above.
+    unsafe { *bad = wr };
+    ENOMEM
+}
+
+#[test]
+fn a_post_that_the_device_refuses_gives_memory_and_slot_back() {
+    let context = context();
+    let domain = context.protection_domain().unwrap();
+    let small = |builder: rdma_core::QueuePairBuilder| builder.send_requests(4).receive_requests(4);
+    let pair = Pair::in_domain(&domain, small, &Default::default());
+    let ops = || {
+        // SAFETY: the context is open, and this thread alone uses it.
+        unsafe { &mut (*context.as_raw()).ops }
+    };
+    let send: PostSend = ops().post_send.replace(no_send).unwrap();
+    let receive: PostReceive = ops().post_recv.replace(no_receive).unwrap();
+    let (mut sends, mut receives) = (pair.left.send_queue(), pair.right.receive_queue());
+    let concurrent = pair.left.concurrent_send_queue();
+    let concurrent_receives = pair.right.concurrent_receive_queue();
+    let mut memory = pattern(&domain, 8, 1);
+    for _ in 0..100 {
+        memory = sends.post(SendRequest::send(memory)).unwrap_err().memory;
+        memory = receives.post(memory).unwrap_err().memory;
+        memory = concurrent_receives.post(memory).unwrap_err().memory;
+        let slot = concurrent.reserve().expect("a slot is free");
+        let refused = concurrent.post(slot, SendRequest::send(memory));
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.error.errno().map(|errno| errno.0), Some(ENOMEM));
+        memory = refused.memory;
+    }
+    assert_eq!((sends.in_flight(), receives.in_flight()), (0, 0));
+    ops().post_send = Some(send);
+    ops().post_recv = Some(receive);
+    drop((sends, receives));
+    pair.check();
+}
+
+/// Objects that the device does not destroy, since one that this crate knows nothing of uses them.
+#[test]
+fn a_drop_that_the_device_refuses_neither_panics_nor_frees() {
+    let context = context();
+    let queue = context.completion_queue(16).build().unwrap();
+    let domain = context.protection_domain().unwrap();
+    let (raw_queue, raw_domain) = (queue.as_raw(), domain.as_raw());
+    // SAFETY: queue and domain are valid; the queue pair is destroyed below.
+    let pair = unsafe {
+        let mut attributes: sys::ibv_qp_init_attr = std::mem::zeroed();
+        attributes.send_cq = raw_queue;
+        attributes.recv_cq = raw_queue;
+        attributes.cap.max_send_wr = 1;
+        attributes.cap.max_recv_wr = 1;
+        attributes.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+        sys::ibv_create_qp(raw_domain, &mut attributes)
+    };
+    assert_ne!(pair, ptr::null_mut());
+    let kept = domain.allocate(64).unwrap();
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop((kept, domain, queue))));
+    assert!(dropped.is_ok(), "a drop does not panic");
+    // SAFETY: both are there still, since their destruction failed; after this nobody has them. The
+    // device is open, `context` being its last handle.
+    unsafe {
+        assert_eq!(sys::ibv_destroy_qp(pair), 0);
+        assert_eq!(sys::ibv_destroy_cq(raw_queue), 0);
+        assert_eq!(sys::ibv_dealloc_pd(raw_domain), 0);
+    }
+    drop(context);
+}
+
+#[test]
+fn a_panic_while_a_drop_fails_does_not_abort() {
+    let context = context();
+    let queue = context.completion_queue(16).build().unwrap();
+    let (raw, taken) = (queue.as_raw(), queue.clone());
+    let domain: ProtectionDomain = context.protection_domain().unwrap();
+    // SAFETY: as above.
+    let pair = unsafe {
+        let mut attributes: sys::ibv_qp_init_attr = std::mem::zeroed();
+        attributes.send_cq = raw;
+        attributes.recv_cq = raw;
+        attributes.cap.max_send_wr = 1;
+        attributes.cap.max_recv_wr = 1;
+        attributes.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+        sys::ibv_create_qp(domain.as_raw(), &mut attributes)
+    };
+    assert_ne!(pair, ptr::null_mut());
+    drop(queue);
+    let panicked = catch_unwind(AssertUnwindSafe(move || {
+        let _queue: CompletionQueue = taken;
+        panic!("with a queue that cannot be destroyed");
+    }));
+    assert!(panicked.is_err());
+    // SAFETY: the queue is there still, since its destruction failed; after this nobody has it.
+    unsafe {
+        assert_eq!(sys::ibv_destroy_qp(pair), 0);
+        assert_eq!(sys::ibv_destroy_cq(raw), 0);
+    }
+}

@@ -24,6 +24,9 @@ mod rc_pingpong;
 #[path = "../examples/srq_pingpong.rs"]
 #[allow(dead_code, reason = "its main is not called")]
 mod srq_pingpong;
+#[path = "../examples/ud_pingpong.rs"]
+#[allow(dead_code, reason = "its main is not called")]
+mod ud_pingpong;
 
 /// How long a game may last: ample for an emulated machine under load.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -31,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// What a game of ours comes to: messages sent, received, and not as they should be.
 type Score = (u64, u64, u64);
 
-/// One of the examples.
+/// One of the three examples.
 #[derive(Clone, Copy)]
 struct Game {
     /// The C program.
@@ -55,6 +58,7 @@ macro_rules! game {
 }
 
 const RC: Game = game!("ibv_rc_pingpong", rc_pingpong);
+const UD: Game = game!("ibv_ud_pingpong", ud_pingpong);
 const SRQ: Game = game!("ibv_srq_pingpong", srq_pingpong);
 
 /// The options that both ends have: the device, its GID, and those of the test.
@@ -288,6 +292,16 @@ fn reliable_connections_with_empty_messages() {
     play_ourselves(RC, "-c -n 100 -s 0", |score| {
         assert_eq!(score, (100, 100, 0));
     });
+}
+
+#[test]
+fn datagrams_polling() {
+    play(UD, "-c -n 300", 300);
+}
+
+#[test]
+fn datagrams_with_events() {
+    play(UD, "-c -n 300 -e -s 100", 300);
 }
 
 #[test]

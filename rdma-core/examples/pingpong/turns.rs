@@ -122,6 +122,9 @@ impl Player {
             return Ok(false);
         };
         let mut request = SendRequest::send(ball);
+        if let Some(to) = &self.to {
+            request = request.to(to);
+        }
         if self.inline {
             request = request.inline();
         }

@@ -5,7 +5,11 @@ mod common;
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use rdma_core::{Buffer, Context, SharedReceiveQueue, XrcDomain, XrcDomainOpening};
+use common::{bytes, carry_out, pattern, succeed};
+use rdma_core::{
+    Buffer, ConnectOptions, Context, ProtectionDomain, QueuePair, SendRequest, SharedReceiveQueue,
+    Transport, XrcDomain, XrcDomainOpening,
+};
 
 /// A domain of this process, unless the device has none: it says so then.
 fn anonymous(context: &Context) -> Option<XrcDomain> {
@@ -61,4 +65,87 @@ fn a_domain_of_a_file_is_there_for_whoever_opens_it() {
         "gone with its last"
     );
     std::fs::remove_file(path).unwrap();
+}
+
+/// Connected queue pairs: an initiator, and a target in the domain.
+fn connected(domain: &ProtectionDomain, xrc: &XrcDomain) -> (QueuePair, QueuePair) {
+    let initiator = domain.queue_pair().transport(Transport::XrcInitiator);
+    let target = domain.queue_pair().transport(Transport::XrcTarget);
+    let initiator = initiator.build().unwrap();
+    let target = target.xrc_domain(xrc).build().unwrap();
+    let (to_initiator, to_target) = (initiator.endpoint(), target.endpoint());
+    let options = ConnectOptions::default();
+    (
+        initiator.connect(&to_target, &options).unwrap(),
+        target.connect(&to_initiator, &options).unwrap(),
+    )
+}
+
+#[test]
+fn one_connection_delivers_to_every_shared_queue_of_its_domain() {
+    let context = common::context();
+    let Some(xrc) = anonymous(&context) else {
+        return;
+    };
+    let domain = context.protection_domain().unwrap();
+    let (initiator, _target) = connected(&domain, &xrc);
+    let queues: Vec<SharedReceiveQueue<Buffer>> = (0..3)
+        .map(|_| {
+            let completions = context.completion_queue(8).build().unwrap();
+            let queue = domain.shared_receive_queue(4).xrc(&xrc, &completions);
+            let queue = queue.build().unwrap();
+            queue.post(domain.allocate(8).unwrap()).unwrap();
+            queue
+        })
+        .collect();
+    let mut sends = initiator.send_queue();
+    for (seed, queue) in queues.iter().enumerate().rev() {
+        let request = SendRequest::send(pattern(&domain, 8, seed as u8));
+        let request = request.remote_shared_queue(queue.number().unwrap());
+        carry_out(&initiator, &mut sends, request);
+        let received = succeed(queue.completions().unwrap());
+        assert_eq!(queue.complete(&received).unwrap()[..], bytes(8, seed as u8));
+    }
+}
+
+#[test]
+fn a_request_that_names_no_shared_queue_is_refused() {
+    let context = common::context();
+    let Some(xrc) = anonymous(&context) else {
+        return;
+    };
+    let domain = context.protection_domain().unwrap();
+    let (initiator, _target) = connected(&domain, &xrc);
+    let mut sends = initiator.send_queue();
+    let refused = sends
+        .post(SendRequest::send(pattern(&domain, 8, 1)))
+        .unwrap_err();
+    assert_eq!(refused.memory[..], bytes(8, 1));
+}
+
+#[test]
+fn a_domain_made_elsewhere_is_taken_over() {
+    let context = common::context();
+    if anonymous(&context).is_none() {
+        return;
+    }
+    let mask = ibverbs_sys::ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_FD
+        | ibverbs_sys::ibv_xrcd_init_attr_mask::IBV_XRCD_INIT_ATTR_OFLAGS;
+    let mut attributes = ibverbs_sys::ibv_xrcd_init_attr {
+        comp_mask: mask.0,
+        fd: -1,
+        oflags: libc::O_CREAT,
+    };
+    // SAFETY: the context is open and the attributes are valid; the domain is given away at once.
+    let xrc = unsafe {
+        let raw = ibverbs_sys::ibv_open_xrcd(context.as_raw(), &mut attributes);
+        assert!(!raw.is_null());
+        XrcDomain::from_raw(&context, raw)
+    };
+    let domain = context.protection_domain().unwrap();
+    let completions = context.completion_queue(8).build().unwrap();
+    let queue = domain.shared_receive_queue(4).xrc(&xrc, &completions);
+    let queue: SharedReceiveQueue<Buffer> = queue.build().unwrap();
+    drop(xrc);
+    assert!(queue.number().is_some());
 }

@@ -1,0 +1,186 @@
+//! Datagrams: to a queue pair, back to where one came from, and to a shared receive queue.
+
+mod common;
+
+use common::{bytes, completion, pattern, succeed};
+use rdma_core::{
+    AddressHandle, AddressVector, Buffer, CompletionQueue, DatagramHeader, DatagramOptions,
+    Destination, GidType, ProtectionDomain, QueuePair, ReceiveQueue, SendRequest,
+    SharedReceiveQueue, Transport, WorkCompletion,
+};
+
+const QKEY: u32 = 0x1357_9bdf;
+
+const HEADER: usize = DatagramHeader::LEN;
+
+fn datagrams(domain: &ProtectionDomain) -> QueuePair {
+    let prepared = domain.queue_pair().transport(Transport::Datagram);
+    let prepared = prepared.build().unwrap();
+    prepared.activate(&DatagramOptions::new(QKEY)).unwrap()
+}
+
+/// Where datagrams go that `to` is to receive from a queue pair at the same address.
+fn destination(domain: &ProtectionDomain, to: &QueuePair, traffic_class: u8) -> Destination {
+    let here = to.address();
+    let vector = AddressVector {
+        traffic_class,
+        ..AddressVector::new(here, here.gid, here.lid)
+    };
+    Destination {
+        handle: domain.address_handle(&vector).unwrap(),
+        queue_pair: to.number(),
+        qkey: QKEY,
+    }
+}
+
+fn send(from: &QueuePair, memory: Buffer, to: &Destination) {
+    let mut sends = from.send_queue();
+    sends.post(SendRequest::send(memory).to(to)).unwrap();
+    let sent = succeed(from.send_completions());
+    assert_eq!(sends.complete(&sent).count(), 1);
+}
+
+fn post(domain: &ProtectionDomain, receives: &mut ReceiveQueue<Buffer>, len: usize) {
+    receives
+        .post(domain.allocate(HEADER + len).unwrap())
+        .unwrap();
+}
+
+fn receive(
+    completions: &CompletionQueue,
+    receives: &mut ReceiveQueue<Buffer>,
+) -> (WorkCompletion, Buffer) {
+    let received = succeed(completions);
+    let memory = receives.complete(&received).unwrap();
+    (received, memory)
+}
+
+#[test]
+fn a_datagram_tells_who_sent_it_and_how() {
+    let domain = common::context().protection_domain().unwrap();
+    let (left, right) = (datagrams(&domain), datagrams(&domain));
+    let mut receives = right.receive_queue();
+    post(&domain, &mut receives, 100);
+    let to = destination(&domain, &right, 0x40);
+    send(&left, pattern(&domain, 100, 1), &to);
+
+    let (received, memory) = receive(right.receive_completions(), &mut receives);
+    assert_eq!(received.len(), HEADER + 100, "the header counts");
+    assert_eq!(memory[HEADER..], bytes(100, 1));
+    assert_eq!(received.source_queue_pair(), left.number());
+    assert!(received.has_global_route());
+
+    let header = DatagramHeader::parse(&memory).unwrap();
+    let here = left.address();
+    assert_eq!(
+        (header.source(), header.destination()),
+        (here.gid, here.gid)
+    );
+    assert_eq!(
+        header.traffic_class() & 0xfc,
+        0x40,
+        "the network may mark ECN"
+    );
+    let ipv4 = here.kind == Some(GidType::RoceV2) && here.gid.to_ipv4().is_some();
+    assert_eq!(matches!(header, DatagramHeader::Ipv4(_)), ipv4);
+}
+
+#[test]
+fn the_way_back_is_found_in_the_datagram() {
+    let domain = common::context().protection_domain().unwrap();
+    let (left, right) = (datagrams(&domain), datagrams(&domain));
+    let (mut at_left, mut at_right) = (left.receive_queue(), right.receive_queue());
+    post(&domain, &mut at_left, 8);
+    post(&domain, &mut at_right, 8);
+    let to = destination(&domain, &right, 0);
+    send(&left, pattern(&domain, 8, 2), &to);
+    let (received, memory) = receive(right.receive_completions(), &mut at_right);
+
+    let port = right.address().port;
+    let vector =
+        AddressVector::from_completion(domain.context(), &received, &memory, port).unwrap();
+    assert_eq!(vector.gid, Some(left.address().gid));
+    assert_eq!(
+        (vector.port, vector.gid_index),
+        (port, right.address().gid_index)
+    );
+    let back = Destination {
+        handle: AddressHandle::from_completion(&domain, &received, &memory, port).unwrap(),
+        queue_pair: received.source_queue_pair(),
+        qkey: QKEY,
+    };
+    send(&right, pattern(&domain, 8, 3), &back);
+    let (_, memory) = receive(left.receive_completions(), &mut at_left);
+    assert_eq!(memory[HEADER..], bytes(8, 3));
+
+    let short = AddressHandle::from_completion(&domain, &received, &memory[..39], port);
+    assert!(short.unwrap_err().to_string().contains("39 bytes"));
+}
+
+#[test]
+fn an_address_handle_lives_until_its_request_has_completed() {
+    let domain = common::context().protection_domain().unwrap();
+    let (left, right) = (datagrams(&domain), datagrams(&domain));
+    let mut receives = right.receive_queue();
+    post(&domain, &mut receives, 8);
+    let mut sends = left.send_queue();
+    let request = SendRequest::send(pattern(&domain, 8, 4));
+    let request = request.to(&destination(&domain, &right, 0));
+    sends.post(request).unwrap();
+    // The only other handle was that of the destination, which is gone.
+    let (_, memory) = receive(right.receive_completions(), &mut receives);
+    assert_eq!(memory[HEADER..], bytes(8, 4));
+    drop(sends);
+}
+
+#[test]
+fn a_request_without_a_destination_is_refused() {
+    let domain = common::context().protection_domain().unwrap();
+    let queue_pair = datagrams(&domain);
+    let mut sends = queue_pair.send_queue();
+    let refused = sends
+        .post(SendRequest::send(pattern(&domain, 8, 5)))
+        .unwrap_err();
+    assert_eq!(refused.memory[..], bytes(8, 5));
+}
+
+#[test]
+fn datagrams_of_many_come_to_one_queue_pair_through_a_shared_queue() {
+    let domain = common::context().protection_domain().unwrap();
+    let queue: SharedReceiveQueue<Buffer> = domain.shared_receive_queue(8).build().unwrap();
+    for _ in 0..8 {
+        queue.post(domain.allocate(HEADER + 8).unwrap()).unwrap();
+    }
+    let server = domain.queue_pair().transport(Transport::Datagram);
+    let server = server.shared_receive_queue(&queue).build().unwrap();
+    let server = server.activate(&DatagramOptions::new(QKEY)).unwrap();
+    let to = destination(&domain, &server, 0);
+    let clients: Vec<QueuePair> = (0..4).map(|_| datagrams(&domain)).collect();
+    for (seed, client) in clients.iter().enumerate() {
+        send(client, pattern(&domain, 8, seed as u8), &to);
+        let received = succeed(server.receive_completions());
+        assert_eq!(received.source_queue_pair(), client.number());
+        assert_eq!(
+            queue.complete(&received).unwrap()[HEADER..],
+            bytes(8, seed as u8)
+        );
+    }
+}
+
+#[test]
+fn a_datagram_with_another_key_is_not_delivered() {
+    let domain = common::context().protection_domain().unwrap();
+    let (left, right) = (datagrams(&domain), datagrams(&domain));
+    let mut receives = right.receive_queue();
+    post(&domain, &mut receives, 8);
+    let to = destination(&domain, &right, 0);
+    let wrong = Destination {
+        qkey: QKEY + 1,
+        ..to.clone()
+    };
+    send(&left, pattern(&domain, 8, 6), &wrong);
+    send(&left, pattern(&domain, 8, 7), &to);
+    let received = completion(right.receive_completions());
+    let memory = receives.complete(&received).unwrap();
+    assert_eq!(memory[HEADER..], bytes(8, 7), "the first was dropped");
+}

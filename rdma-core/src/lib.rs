@@ -24,7 +24,8 @@
 //!
 //! # What it does not do
 //!
-//! It knows no runtime, spawns no thread and waits for nothing but in [`CompletionChannel::wait`].
+//! It knows no runtime, spawns no thread and waits for nothing but where a method says so, such as
+//! [`CompletionChannel::wait`] and [`AsyncEvents::wait`].
 //!
 //! # Example
 //!

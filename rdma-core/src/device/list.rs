@@ -3,8 +3,6 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use ibverbs_sys::ibv_transport_type;
-
 use super::{NodeType, TransportType, sysfs};
 use crate::context::Context;
 use crate::error::Result;
@@ -67,7 +65,7 @@ impl Device {
 
     /// Whose verbs it speaks.
     pub fn transport(&self) -> TransportType {
-        TransportType::from_raw(self.raw_transport())
+        TransportType::from_raw(self.handle.transport())
     }
 
     /// What it is in its fabric.
@@ -103,10 +101,6 @@ impl Device {
     pub fn numa_node(&self) -> Option<u32> {
         let node = sysfs::text(&self.handle.path(), "device/numa_node")?;
         node.parse().ok()
-    }
-
-    pub(crate) fn raw_transport(&self) -> ibv_transport_type {
-        self.handle.transport()
     }
 
     /// The kernel's text about a port's rate.

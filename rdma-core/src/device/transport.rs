@@ -37,6 +37,17 @@ impl TransportType {
             ibv_transport_type(other) => Self::Unknown(other),
         }
     }
+
+    pub(crate) fn to_raw(self) -> ibv_transport_type {
+        match self {
+            Self::InfiniBand => ibv_transport_type::IBV_TRANSPORT_IB,
+            Self::Iwarp => ibv_transport_type::IBV_TRANSPORT_IWARP,
+            Self::Usnic => ibv_transport_type::IBV_TRANSPORT_USNIC,
+            Self::UsnicUdp => ibv_transport_type::IBV_TRANSPORT_USNIC_UDP,
+            Self::Unspecified => ibv_transport_type::IBV_TRANSPORT_UNSPECIFIED,
+            Self::Unknown(other) => ibv_transport_type(other),
+        }
+    }
 }
 
 impl fmt::Display for TransportType {

@@ -8,7 +8,7 @@ use ibverbs_sys as sys;
 use super::{DeviceInfo, PortInfo, names};
 use crate::device::{
     DeviceCapabilities, GidEntry, GidType, LinkLayer, OnDemandOperations, OnDemandPaging,
-    QueuePairKinds, RawPacketCapabilities,
+    QueuePairKinds, RawPacketCapabilities, TransportType,
 };
 
 /// The column that names of flags begin in.
@@ -23,11 +23,10 @@ impl fmt::Display for DeviceInfo {
             extensions(self.attributes.as_raw(), f)?;
             writeln!(f, "\tnum_comp_vectors:\t\t{}", self.completion_vectors)?;
         }
-        let transport = self.device.raw_transport();
         for port in &self.ports {
             port_head(port, f)?;
             if verbose {
-                port_details(port, transport, f)?;
+                port_details(port, self.transport, f)?;
                 for entry in &port.gids {
                     gid(entry, port.attributes.link_layer(), f)?;
                 }
@@ -40,10 +39,10 @@ impl fmt::Display for DeviceInfo {
 
 fn head(info: &DeviceInfo, f: &mut Formatter<'_>) -> fmt::Result {
     let raw = &info.attributes.as_raw().orig_attr;
-    let transport = info.device.raw_transport();
-    writeln!(f, "hca_id:\t{}", info.device.name())?;
-    let name = names::transport(transport);
-    writeln!(f, "\ttransport:\t\t\t{name} ({})", transport.0)?;
+    writeln!(f, "hca_id:\t{}", info.name)?;
+    let transport = names::transport(info.transport);
+    let number = info.transport.to_raw().0;
+    writeln!(f, "\ttransport:\t\t\t{transport} ({number})")?;
     let firmware = info.attributes.firmware_version();
     if !firmware.is_empty() {
         writeln!(f, "\tfw_ver:\t\t\t\t{firmware}")?;
@@ -87,7 +86,11 @@ fn limits(raw: &sys::ibv_device_attr, f: &mut Formatter<'_>) -> fmt::Result {
     writeln!(f, "\tmax_qp_init_rd_atom:\t\t{}", raw.max_qp_init_rd_atom)?;
     writeln!(f, "\tmax_ee_init_rd_atom:\t\t{}", raw.max_ee_init_rd_atom)?;
     let atomics = names::atomics(raw.atomic_cap);
-    writeln!(f, "\tatomic_cap:\t\t\t{atomics} ({})", raw.atomic_cap.0)?;
+    writeln!(
+        f,
+        "\tatomic_cap:\t\t\t{atomics} ({})",
+        raw.atomic_cap.0.cast_signed()
+    )?;
     writeln!(f, "\tmax_ee:\t\t\t\t{}", raw.max_ee)?;
     writeln!(f, "\tmax_rdd:\t\t\t{}", raw.max_rdd)?;
     writeln!(f, "\tmax_mw:\t\t\t\t{}", raw.max_mw)?;
@@ -279,7 +282,7 @@ fn queue_pairs(bits: u32, f: &mut Formatter<'_>) -> fmt::Result {
 fn port_head(port: &PortInfo, f: &mut Formatter<'_>) -> fmt::Result {
     let raw = port.attributes.as_raw();
     let line = |f: &mut Formatter<'_>, label: &str, name: &str, value: u32| {
-        writeln!(f, "\t\t\t{label}{name} ({value})")
+        writeln!(f, "\t\t\t{label}{name} ({})", value.cast_signed())
     };
     writeln!(f, "\t\tport:\t{}", port.attributes.number())?;
     line(f, "state:\t\t\t", names::port_state(raw.state), raw.state.0)?;
@@ -300,11 +303,7 @@ fn port_head(port: &PortInfo, f: &mut Formatter<'_>) -> fmt::Result {
     )
 }
 
-fn port_details(
-    port: &PortInfo,
-    transport: sys::ibv_transport_type,
-    f: &mut Formatter<'_>,
-) -> fmt::Result {
+fn port_details(port: &PortInfo, transport: TransportType, f: &mut Formatter<'_>) -> fmt::Result {
     let raw = port.attributes.as_raw();
     let line = |f: &mut Formatter<'_>, label: &str, name: &str, value: u8| {
         writeln!(f, "\t\t\t{label}{name} ({value})")
@@ -325,7 +324,7 @@ fn port_details(
     line(f, "active_width:\t\t", &width, raw.active_width)?;
     let speed = names::speed(raw.active_speed);
     line(f, "active_speed:\t\t", speed, raw.active_speed)?;
-    if transport == sys::ibv_transport_type::IBV_TRANSPORT_IB {
+    if transport == TransportType::InfiniBand {
         let state = names::physical_state(raw.phys_state);
         line(f, "phys_state:\t\t", state, raw.phys_state)?;
     }

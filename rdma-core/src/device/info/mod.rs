@@ -2,8 +2,10 @@
 
 mod display;
 mod names;
+#[cfg(test)]
+mod tests;
 
-use super::{Device, ExtendedDeviceAttributes, GidEntry, PortAttributes};
+use super::{ExtendedDeviceAttributes, GidEntry, PortAttributes, TransportType};
 use crate::context::Context;
 use crate::error::{Error, Result};
 
@@ -22,8 +24,10 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// The device.
-    pub device: Device,
+    /// The device's name.
+    pub name: String,
+    /// Whose verbs it speaks.
+    pub transport: TransportType,
     /// What it can do.
     pub attributes: ExtendedDeviceAttributes,
     /// The vendor's name for the board.
@@ -62,7 +66,8 @@ impl DeviceInfo {
             board_id: device.board_id(),
             completion_vectors: context.completion_vectors(),
             ports: context.ports()?.into_iter().map(of_port).collect(),
-            device,
+            name: device.name(),
+            transport: device.transport(),
         })
     }
 
@@ -75,7 +80,7 @@ impl DeviceInfo {
         self.ports.retain(|port| port.attributes.number() == number);
         if self.ports.is_empty() {
             return Err(Error::UnknownPort {
-                device: self.device.name(),
+                device: self.name,
                 port: number,
                 ports: self.attributes.ports(),
             });

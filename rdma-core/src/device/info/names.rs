@@ -4,17 +4,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ibverbs_sys as sys;
 
-use crate::device::Gid;
+use crate::device::{Gid, TransportType};
 
-pub(super) fn transport(value: sys::ibv_transport_type) -> &'static str {
-    use sys::ibv_transport_type as raw;
-    match value {
-        raw::IBV_TRANSPORT_IB => "InfiniBand",
-        raw::IBV_TRANSPORT_IWARP => "iWARP",
-        raw::IBV_TRANSPORT_USNIC => "usNIC",
-        raw::IBV_TRANSPORT_USNIC_UDP => "usNIC UDP",
-        raw::IBV_TRANSPORT_UNSPECIFIED => "unspecified",
-        _ => "invalid transport",
+pub(super) fn transport(transport: TransportType) -> String {
+    match transport {
+        TransportType::Unknown(_) => "invalid transport".to_owned(),
+        known => known.to_string(),
     }
 }
 

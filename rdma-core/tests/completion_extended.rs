@@ -405,6 +405,19 @@ fn a_queue_pair_that_is_dropped_within_a_poll_is_destroyed_after_it() {
 }
 
 #[test]
+fn a_queue_pair_is_not_reset_within_a_poll() {
+    let (pair, queue) = pair(Fields::STANDARD);
+    let left = queue
+        .poll(|_| {
+            let (left, error) = pair.left.reset().unwrap_err();
+            assert!(matches!(error, Error::InUse { .. }), "{error:?}");
+            left
+        })
+        .unwrap();
+    assert!(left.reset().is_ok());
+}
+
+#[test]
 fn a_failed_queue_pair_flushes_to_an_extended_queue() {
     let (pair, queue) = pair(Fields::QUEUE_PAIR);
     let mut receives = pair.left.receive_queue();

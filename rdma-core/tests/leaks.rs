@@ -2,11 +2,9 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
+use common::held::unchanged_by;
 use common::{Pair, carry_out, completion, context, impatient, nobody, pattern, succeed};
 use rdma_core::{
     AccessFlags, AddressChoice, Buffer, ConnectOptions, Context, Error, ExposedMemory,
@@ -14,54 +12,6 @@ use rdma_core::{
 };
 
 const ROUNDS: usize = 100;
-
-/// What a process can leave behind.
-#[derive(Debug, PartialEq, Eq)]
-struct Held {
-    descriptors: usize,
-    /// Kilobytes.
-    pinned_memory: u64,
-    /// Of the device, by kind: `pd`, `cq`, `qp`, `mr`, `ctx` and more.
-    objects: BTreeMap<String, u64>,
-}
-
-impl Held {
-    fn count(device: &str) -> Self {
-        Self {
-            descriptors: fs::read_dir("/proc/self/fd").unwrap().count(),
-            pinned_memory: pinned_memory(),
-            objects: objects(device),
-        }
-    }
-}
-
-fn pinned_memory() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:"));
-    let kilobytes = line.and_then(|line| line.split_whitespace().next());
-    kilobytes.expect("a line VmPin").parse().unwrap()
-}
-
-/// The objects of the device. Of one in the kernel the counts of `rdma resource show`, for example
-/// `0: rxe_0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0`.
-fn objects(device: &str) -> BTreeMap<String, u64> {
-    if device.starts_with("softroce") {
-        let count = |kind| (format!("{kind:?}"), softroce::objects(kind));
-        return softroce::Kind::ALL.into_iter().map(count).collect();
-    }
-    let output = Command::new("rdma").args(["resource", "show"]).output();
-    let output = output.expect("the tool `rdma` of iproute2 runs");
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    let counts = text
-        .lines()
-        .find_map(|line| line.split_once(&format!(": {device}: ")))
-        .unwrap_or_else(|| panic!("{device} is in {text:?}"))
-        .1;
-    let words: Vec<&str> = counts.split_whitespace().collect();
-    let pair = |pair: &[&str]| (pair[0].to_owned(), pair[1].parse().unwrap());
-    words.chunks_exact(2).map(pair).collect()
-}
 
 fn exposed(pair: &Pair, access: AccessFlags) -> ExposedMemory {
     let buffer = pair.domain.allocate(64).unwrap();
@@ -274,8 +224,6 @@ fn nothing_is_left_behind() {
     let device = context().name().to_owned();
     // A device may open what it keeps for good when it is first used.
     good_path();
-    let before = Held::count(&device);
-    println!("{before:?}");
     let kinds: [(&str, fn()); 17] = [
         ("good path", good_path),
         ("completion channel", announced),
@@ -298,16 +246,5 @@ fn nothing_is_left_behind() {
         ("dropped in flight", dropped_in_flight),
         ("good path again", good_path),
     ];
-    for (name, kind) in kinds {
-        (0..ROUNDS).for_each(|_| kind());
-        let mut after = Held::count(&device);
-        // The kernel may finish off a queue pair a moment after its destruction.
-        for _ in 0..100 {
-            if after == before {
-                break;
-            }
-            after = Held::count(&device);
-        }
-        assert_eq!(after, before, "after {ROUNDS} rounds of {name}");
-    }
+    unchanged_by(&device, ROUNDS, &kinds);
 }

@@ -6,6 +6,8 @@
 
 pub(crate) mod program;
 
+pub(crate) mod held;
+
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -143,6 +143,6 @@ pub use queue_pair::{
     SendBatch, Unposted,
 };
 pub use receive::{
-    SharedReceiveQueue, SharedReceiveQueueAttributes, SharedReceiveQueueBuilder,
-    SharedReceiveQueueId, XrcDomain, XrcDomainOpening,
+    SharedReceiveBatch, SharedReceiveQueue, SharedReceiveQueueAttributes,
+    SharedReceiveQueueBuilder, SharedReceiveQueueId, XrcDomain, XrcDomainOpening,
 };

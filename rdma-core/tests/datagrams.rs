@@ -4,9 +4,9 @@ mod common;
 
 use common::{bytes, completion, pattern, succeed};
 use rdma_core::{
-    AddressHandle, AddressVector, Buffer, CompletionQueue, DatagramHeader, DatagramOptions,
-    Destination, GidType, ProtectionDomain, QueuePair, ReceiveQueue, SendRequest,
-    SharedReceiveQueue, Transport, WorkCompletion,
+    AddressChoice, AddressHandle, AddressVector, Buffer, CompletionQueue, DatagramHeader,
+    DatagramOptions, Destination, GidEntry, GidType, ProtectionDomain, QueuePair, ReceiveQueue,
+    SendRequest, SharedReceiveQueue, Transport, WorkCompletion,
 };
 
 const QKEY: u32 = 0x1357_9bdf;
@@ -14,9 +14,26 @@ const QKEY: u32 = 0x1357_9bdf;
 const HEADER: usize = DatagramHeader::LEN;
 
 fn datagrams(domain: &ProtectionDomain) -> QueuePair {
+    datagrams_at(domain, AddressChoice::default())
+}
+
+fn datagrams_at(domain: &ProtectionDomain, address: AddressChoice) -> QueuePair {
     let prepared = domain.queue_pair().transport(Transport::Datagram);
-    let prepared = prepared.build().unwrap();
+    let prepared = prepared.address(address).build().unwrap();
     prepared.activate(&DatagramOptions::new(QKEY)).unwrap()
+}
+
+/// Every GID of the port that the device would choose.
+fn addresses(domain: &ProtectionDomain) -> Vec<AddressChoice> {
+    let context = domain.context();
+    let port = context.address(AddressChoice::default()).unwrap().port;
+    let gids = context.gids().unwrap().into_iter();
+    let choices = gids.filter(|gid| gid.port == port && gid.kind != GidType::RoceV1);
+    let choice = |gid: GidEntry| AddressChoice {
+        port: Some(port),
+        gid_index: Some(gid.index),
+    };
+    choices.map(choice).collect()
 }
 
 /// Where datagrams go that `to` is to receive from a queue pair at the same address.
@@ -58,63 +75,70 @@ fn receive(
 #[test]
 fn a_datagram_tells_who_sent_it_and_how() {
     let domain = common::context().protection_domain().unwrap();
-    let (left, right) = (datagrams(&domain), datagrams(&domain));
-    let mut receives = right.receive_queue();
-    post(&domain, &mut receives, 100);
-    let to = destination(&domain, &right, 0x40);
-    send(&left, pattern(&domain, 100, 1), &to);
+    for address in addresses(&domain) {
+        let (left, right) = (
+            datagrams_at(&domain, address),
+            datagrams_at(&domain, address),
+        );
+        let mut receives = right.receive_queue();
+        post(&domain, &mut receives, 100);
+        let to = destination(&domain, &right, 0x40);
+        send(&left, pattern(&domain, 100, 1), &to);
 
-    let (received, memory) = receive(right.receive_completions(), &mut receives);
-    assert_eq!(received.len(), HEADER + 100, "the header counts");
-    assert_eq!(memory[HEADER..], bytes(100, 1));
-    assert_eq!(received.source_queue_pair(), left.number());
-    assert!(received.has_global_route());
+        let (received, memory) = receive(right.receive_completions(), &mut receives);
+        assert_eq!(received.len(), HEADER + 100, "the header counts");
+        assert_eq!(memory[HEADER..], bytes(100, 1));
+        assert_eq!(received.source_queue_pair(), left.number());
+        assert!(received.has_global_route());
 
-    let header = DatagramHeader::parse(&memory).unwrap();
-    let here = left.address();
-    assert_eq!(
-        (header.source(), header.destination()),
-        (here.gid, here.gid)
-    );
-    assert_eq!(
-        header.traffic_class() & 0xfc,
-        0x40,
-        "the network may mark ECN"
-    );
-    let ipv4 = here.kind == Some(GidType::RoceV2) && here.gid.to_ipv4().is_some();
-    assert_eq!(matches!(header, DatagramHeader::Ipv4(_)), ipv4);
+        let header = DatagramHeader::parse(&memory).unwrap();
+        let here = left.address();
+        assert_eq!(
+            (header.source(), header.destination()),
+            (here.gid, here.gid)
+        );
+        assert_eq!(
+            header.traffic_class() & 0xfc,
+            0x40,
+            "the network may mark ECN"
+        );
+        let ipv4 = here.gid.to_ipv4().is_some();
+        assert_eq!(matches!(header, DatagramHeader::Ipv4(_)), ipv4);
+    }
 }
 
 #[test]
 fn the_way_back_is_found_in_the_datagram() {
     let domain = common::context().protection_domain().unwrap();
-    let (left, right) = (datagrams(&domain), datagrams(&domain));
-    let (mut at_left, mut at_right) = (left.receive_queue(), right.receive_queue());
-    post(&domain, &mut at_left, 8);
-    post(&domain, &mut at_right, 8);
-    let to = destination(&domain, &right, 0);
-    send(&left, pattern(&domain, 8, 2), &to);
-    let (received, memory) = receive(right.receive_completions(), &mut at_right);
+    for address in addresses(&domain) {
+        let (left, right) = (
+            datagrams_at(&domain, address),
+            datagrams_at(&domain, address),
+        );
+        let (mut at_left, mut at_right) = (left.receive_queue(), right.receive_queue());
+        post(&domain, &mut at_left, 8);
+        post(&domain, &mut at_right, 8);
+        let to = destination(&domain, &right, 0);
+        send(&left, pattern(&domain, 8, 2), &to);
+        let (received, memory) = receive(right.receive_completions(), &mut at_right);
 
-    let port = right.address().port;
-    let vector =
-        AddressVector::from_completion(domain.context(), &received, &memory, port).unwrap();
-    assert_eq!(vector.gid, Some(left.address().gid));
-    assert_eq!(
-        (vector.port, vector.gid_index),
-        (port, right.address().gid_index)
-    );
-    let back = Destination {
-        handle: AddressHandle::from_completion(&domain, &received, &memory, port).unwrap(),
-        queue_pair: received.source_queue_pair(),
-        qkey: QKEY,
-    };
-    send(&right, pattern(&domain, 8, 3), &back);
-    let (_, memory) = receive(left.receive_completions(), &mut at_left);
-    assert_eq!(memory[HEADER..], bytes(8, 3));
+        let (context, here) = (domain.context(), right.address());
+        let vector = AddressVector::from_completion(context, &received, &memory, here.port);
+        let vector = vector.unwrap();
+        assert_eq!(vector.gid, Some(left.address().gid));
+        assert_eq!((vector.port, vector.gid_index), (here.port, here.gid_index));
+        let back = Destination {
+            handle: AddressHandle::from_completion(&domain, &received, &memory, here.port).unwrap(),
+            queue_pair: received.source_queue_pair(),
+            qkey: QKEY,
+        };
+        send(&right, pattern(&domain, 8, 3), &back);
+        let (_, memory) = receive(left.receive_completions(), &mut at_left);
+        assert_eq!(memory[HEADER..], bytes(8, 3));
 
-    let short = AddressHandle::from_completion(&domain, &received, &memory[..39], port);
-    assert!(short.unwrap_err().to_string().contains("39 bytes"));
+        let short = AddressHandle::from_completion(&domain, &received, &memory[..39], here.port);
+        assert!(short.unwrap_err().to_string().contains("39 bytes"));
+    }
 }
 
 #[test]

@@ -366,3 +366,79 @@ fn a_queue_made_elsewhere_is_taken_over() {
     let memory = queue.complete(&succeed(&completions)).unwrap();
     assert_eq!(memory[..], bytes(8, 5));
 }
+
+#[test]
+fn a_batch_is_posted_at_once_and_gives_back_what_was_not() {
+    let domain = common::context().protection_domain().unwrap();
+    let completions = domain.context().completion_queue(64).build().unwrap();
+    let queue = domain.shared_receive_queue(4).build().unwrap();
+    let (client, _server) = served(&domain, &queue, &completions);
+    let mut batch = queue.batch(3);
+    assert_eq!(batch.post().unwrap(), 0, "nothing to post");
+    for _ in 0..3 {
+        batch.push(domain.allocate(8).unwrap()).unwrap();
+    }
+    let refused = batch.push(pattern(&domain, 8, 4)).unwrap_err();
+    assert!(matches!(
+        refused.error,
+        Error::QueueFull {
+            queue: "batch",
+            capacity: 3
+        }
+    ));
+    assert_eq!((batch.len(), batch.post().unwrap(), batch.len()), (3, 3, 0));
+
+    batch.push(refused.memory).unwrap();
+    let refused = batch.push(pattern(&domain, 8, 5)).unwrap_err();
+    assert!(
+        matches!(refused.error, Error::QueueFull { capacity: 4, .. }),
+        "{refused:?}"
+    );
+    let back: Vec<Buffer> = batch.take_back().collect();
+    assert_eq!(back[0][..], bytes(8, 4));
+    batch.push(refused.memory).unwrap();
+    drop(batch);
+
+    let mut sends = client.send_queue();
+    for seed in 0..3 {
+        carry_out(
+            &client,
+            &mut sends,
+            SendRequest::send(pattern(&domain, 8, seed)),
+        );
+        let memory = queue.complete(&succeed(&completions)).unwrap();
+        assert_eq!(memory[..], bytes(8, seed));
+    }
+    for _ in 0..4 {
+        queue.post(domain.allocate(8).unwrap()).unwrap();
+    }
+    assert!(
+        queue.post(domain.allocate(8).unwrap()).is_err(),
+        "every slot was free again"
+    );
+}
+
+#[test]
+fn of_a_batch_that_does_not_fit_the_rest_stays() {
+    let domain = common::context().protection_domain().unwrap();
+    // Devices hold more than was asked for and than they say, so there are very many more.
+    const MANY: usize = 1 << 12;
+    let queue = domain.shared_receive_queue(4).most_requests(MANY as u32);
+    let queue: SharedReceiveQueue<Buffer> = queue.build().unwrap();
+    let mut rest = domain.allocate(8 * MANY).unwrap();
+    let mut batch = queue.batch(MANY);
+    for _ in 1..MANY {
+        let (one, others) = rest.split_at(8);
+        batch.push(one).unwrap();
+        rest = others;
+    }
+    batch.push(rest).unwrap();
+    let refused = batch.post().unwrap_err();
+    assert!(
+        matches!(refused.error, Error::QueueFull { .. }),
+        "{refused}"
+    );
+    assert!(refused.posted >= 4 && !batch.is_empty(), "{refused}");
+    assert_eq!(refused.posted + batch.len(), MANY);
+    assert_eq!(batch.take_back().count(), MANY - refused.posted);
+}

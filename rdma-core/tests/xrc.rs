@@ -109,6 +109,34 @@ fn one_connection_delivers_to_every_shared_queue_of_its_domain() {
 }
 
 #[test]
+fn whoever_opens_the_file_takes_part_in_the_domain() {
+    let (context, other) = (common::context(), common::context());
+    if anonymous(&context).is_none() {
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("rdma-core-shared-{}", std::process::id()));
+    let file = File::create(&path).unwrap();
+    let open = |context| XrcDomain::of_file(context, file.as_fd(), XrcDomainOpening::default());
+    let (here, there) = (open(&context).unwrap(), open(&other).unwrap());
+    std::fs::remove_file(path).unwrap();
+
+    // One made the connection, the other the shared queue that the messages are for.
+    let domain = context.protection_domain().unwrap();
+    let (initiator, _target) = connected(&domain, &here);
+    let others = other.protection_domain().unwrap();
+    let completions = other.completion_queue(8).build().unwrap();
+    let queue = others.shared_receive_queue(4).xrc(&there, &completions);
+    let queue: SharedReceiveQueue<Buffer> = queue.build().unwrap();
+    queue.post(others.allocate(8).unwrap()).unwrap();
+    let mut sends = initiator.send_queue();
+    let request = SendRequest::send(pattern(&domain, 8, 6));
+    let request = request.remote_shared_queue(queue.number().unwrap());
+    carry_out(&initiator, &mut sends, request);
+    let received = succeed(&completions);
+    assert_eq!(queue.complete(&received).unwrap()[..], bytes(8, 6));
+}
+
+#[test]
 fn a_request_that_names_no_shared_queue_is_refused() {
     let context = common::context();
     let Some(xrc) = anonymous(&context) else {

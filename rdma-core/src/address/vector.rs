@@ -55,10 +55,11 @@ impl AddressVector {
     /// How many routers a packet may pass unless the program says otherwise.
     pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
-    /// From the port and the GID of `from` to a GID or, where neither `from` nor the destination
-    /// has one, to a LID.
+    /// From the port and the GID of `from` to a GID or, on InfiniBand where one of them is zero, to a
+    /// LID.
     pub fn new(from: &LocalAddress, gid: Gid, lid: u16) -> Self {
-        let global = from.link_layer == LinkLayer::Ethernet || !from.gid.is_zero();
+        let both = !from.gid.is_zero() && !gid.is_zero();
+        let global = from.link_layer == LinkLayer::Ethernet || both;
         Self {
             port: from.port,
             gid: global.then_some(gid),

@@ -204,19 +204,34 @@ impl SharedReceiveQueueHandle {
     ///
     /// # Safety
     ///
-    /// The elements that `wr` points at are valid for this call. If it succeeds, the memory that
-    /// they name stays where it is, and unreachable in every way that its type does not allow the
-    /// device as well, until the request has completed or the queue is destroyed.
+    /// As [`Self::post_list`]; it is the last of its list.
     #[inline]
     pub(super) unsafe fn post(&self, wr: &mut sys::ibv_recv_wr) -> Result<()> {
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue is valid; the caller vouches for the request and its memory.
-        let errno = unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, &mut bad) };
+        // SAFETY: as the caller promises.
+        unsafe { self.post_list(wr) }.map_err(|(error, _)| error)
+    }
+
+    /// Posts a list of receive requests in one call. The error comes with the first that was not
+    /// posted.
+    ///
+    /// # Safety
+    ///
+    /// The requests of the list and the elements that they point at are valid for this call. The
+    /// memory of each that is posted stays where it is, and unreachable in every way that its type
+    /// does not allow the device as well, until the request has completed or the queue is destroyed.
+    #[inline]
+    pub(super) unsafe fn post_list(
+        &self,
+        first: &mut sys::ibv_recv_wr,
+    ) -> Result<(), (Error, *mut sys::ibv_recv_wr)> {
+        let first = ptr::from_mut(first);
+        let mut bad = first;
+        // SAFETY: the queue is valid; the caller vouches for requests and memory.
+        let errno = unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), first, &mut bad) };
         if errno == 0 {
-            Ok(())
-        } else {
-            Err(self.post_error(errno))
+            return Ok(());
         }
+        Err((self.post_error(errno), bad))
     }
 
     #[cold]

@@ -43,27 +43,40 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         self.table.capacity()
     }
 
+    pub(super) fn table(&self) -> &SlotTable<T> {
+        &self.table
+    }
+
+    /// What a receive can be.
+    #[inline]
+    pub(super) fn limits(&self) -> QueuePairSizes {
+        QueuePairSizes {
+            send_requests: 0,
+            receive_requests: 0,
+            send_elements: 0,
+            receive_elements: self.handle.elements(),
+            inline_data: 0,
+        }
+    }
+
+    #[cold]
+    pub(super) fn full(&self) -> Error {
+        Error::QueueFull {
+            queue: "shared receive",
+            capacity: self.table.capacity(),
+        }
+    }
+
     #[inline]
     pub(crate) fn post(&self, memory: T) -> Result<(), (Error, T)>
     where
         T: Scatter,
     {
         let Some(reserved) = self.table.reserve() else {
-            let error = Error::QueueFull {
-                queue: "shared receive",
-                capacity: self.table.capacity(),
-            };
-            return Err((error, memory));
-        };
-        let limits = QueuePairSizes {
-            send_requests: 0,
-            receive_requests: 0,
-            send_elements: 0,
-            receive_elements: self.handle.elements(),
-            inline_data: 0,
+            return Err((self.full(), memory));
         };
         let mut elements = ReceiveElements::new();
-        if let Err(error) = elements.scatter(&memory, limits) {
+        if let Err(error) = elements.scatter(&memory, self.limits()) {
             self.table.cancel(reserved);
             return Err((error, memory));
         }

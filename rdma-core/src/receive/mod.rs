@@ -7,9 +7,11 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod shared;
 mod xrc_domain;
 
+pub use batch::SharedReceiveBatch;
 pub use shared::{
     SharedReceiveQueue, SharedReceiveQueueAttributes, SharedReceiveQueueBuilder,
     SharedReceiveQueueId,

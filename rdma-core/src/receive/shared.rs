@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::XrcDomain;
+use super::{SharedReceiveBatch, XrcDomain};
 use crate::completion::{CompletionQueue, WorkCompletion};
 use crate::error::{Error, Result};
 use crate::ffi::{SharedReceiveQueueHandle, SharedReceiveSizes, SharedReceiveSlots};
@@ -109,15 +109,19 @@ impl SharedReceiveQueueBuilder {
 /// each to [`Self::complete`].
 ///
 /// Clones are the same queue. Dropping the last with receives in flight is safe: their memory is
-/// freed once the last queue pair that takes from it is gone too. A receive that a queue pair had
-/// taken and not completed when it was destroyed never completes: its slot is lost, and its memory
-/// kept until then.
+/// freed once the last queue pair that takes from it is gone too.
+///
+/// A receive that a queue pair had taken when it was destroyed never completes: its slot is lost and
+/// its memory kept for as long as the queue. A server that shall lose none moves a queue pair whose
+/// client left to the error state first, and takes its completions until the event
+/// [`LastRequestReached`](crate::AsyncEvent) says that no more will come.
 #[doc(alias = "ibv_srq")]
 pub struct SharedReceiveQueue<T: Send + 'static> {
     slots: Arc<SharedReceiveSlots<T>>,
     completions: Option<CompletionQueue>,
 }
 
+// Not derived: clones of the handle need no clone of `T`.
 impl<T: Send + 'static> Clone for SharedReceiveQueue<T> {
     fn clone(&self) -> Self {
         Self {
@@ -177,6 +181,12 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
         T: Scatter,
     {
         self.slots.post(memory).map_err(PostError::new)
+    }
+
+    /// Makes a batch of at most `capacity` receives, which are handed to the device together. It is
+    /// for one thread and can be used again and again, which allocates nothing.
+    pub fn batch(&self, capacity: usize) -> SharedReceiveBatch<'_, T> {
+        SharedReceiveBatch::new(&self.slots, capacity)
     }
 
     /// Returns the memory of the receive that this completion completes; `None` for one of another

@@ -1,0 +1,139 @@
+//! Receives of a shared queue that are described one by one and posted at once.
+
+use std::fmt;
+
+use ibverbs_sys as sys;
+
+use super::batch::{BatchRoom, posted_before};
+use super::elements::MAX_ELEMENTS;
+use super::request::{receive_request, scatter};
+use super::shared_receive_slots::SharedReceiveSlots;
+use super::slot_table::Reserved;
+use crate::error::{Error, Result};
+use crate::memory::Scatter;
+
+/// A batch of one thread, with room of its own. Memory moves into its slot when it is posted.
+pub(crate) struct SharedReceiveStaging<'a, T: Send + 'static> {
+    slots: &'a SharedReceiveSlots<T>,
+    room: BatchRoom<sys::ibv_recv_wr>,
+    /// Where in the room the first staged request is.
+    first: usize,
+    /// What was staged and not posted, in its order; it never grows beyond its first allocation.
+    /// The memory is there but while it is posted.
+    staged: Vec<(Reserved, Option<T>)>,
+}
+
+impl<T: Send + 'static> fmt::Debug for SharedReceiveStaging<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReceiveStaging")
+            .field("slots", &self.slots)
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
+    /// A batch of at most `capacity` receives.
+    pub(crate) fn new(slots: &'a SharedReceiveSlots<T>, capacity: usize) -> Self {
+        let capacity = capacity.clamp(1, slots.most());
+        Self {
+            slots,
+            room: BatchRoom::new(capacity, MAX_ELEMENTS as u32),
+            first: 0,
+            staged: Vec::with_capacity(capacity),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.staged.len()
+    }
+
+    /// Describes one more receive.
+    #[inline]
+    pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
+    where
+        T: Scatter,
+    {
+        let place = self.first + self.staged.len();
+        if place == self.room.capacity() {
+            let error = Error::QueueFull {
+                queue: "batch",
+                capacity: self.room.capacity(),
+            };
+            return Err((error, memory));
+        }
+        let (wr, room) = self.room.place(place);
+        let count = match scatter(room, &memory, self.slots.limits()) {
+            Ok(count) => count,
+            Err(error) => return Err((error, memory)),
+        };
+        let Some(reserved) = self.slots.table().reserve() else {
+            return Err((self.slots.full(), memory));
+        };
+        wr.write(receive_request(room, count, reserved.id()));
+        self.staged.push((reserved, Some(memory)));
+        Ok(())
+    }
+
+    /// Posts what is staged, in one call. Returns how many receives were posted, all or, with the
+    /// error, the first of them; the others stay staged.
+    pub(crate) fn post(&mut self) -> (usize, Result<()>) {
+        let count = self.staged.len();
+        if count == 0 {
+            return (0, Ok(()));
+        }
+        for (reserved, memory) in &mut self.staged {
+            let memory = memory.take().expect("memory that is not posted");
+            self.slots.table().launch(reserved, memory);
+        }
+        // SAFETY: the staged requests were described at these places, each with the id of its slot.
+        // The memory is in the slots, where nobody can reach it until `complete` takes it for a
+        // completion with the id, or the queue is destroyed; what was not posted is recalled.
+        let posted = unsafe {
+            let list = self.room.chain(self.first, count);
+            self.slots.handle().post_list(list)
+        };
+        match posted {
+            Ok(()) => {
+                self.staged.clear();
+                self.first = 0;
+                (count, Ok(()))
+            }
+            Err((error, bad)) => (self.recall(bad), Err(error)),
+        }
+    }
+
+    /// Takes those from `bad` on back out of their slots.
+    #[cold]
+    fn recall(&mut self, bad: *mut sys::ibv_recv_wr) -> usize {
+        let count = self.staged.len();
+        let posted = posted_before(self.room.index_of(bad), self.first, count);
+        for (reserved, memory) in &mut self.staged[posted..] {
+            *memory = Some(self.slots.table().recall(reserved));
+        }
+        self.staged.drain(..posted);
+        self.first = if posted == count {
+            0
+        } else {
+            self.first + posted
+        };
+        posted
+    }
+
+    /// Gives up what is staged; the slots are free again.
+    pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
+        self.first = 0;
+        let slots = self.slots;
+        self.staged.drain(..).filter_map(move |(reserved, memory)| {
+            slots.table().cancel(reserved);
+            memory
+        })
+    }
+}
+
+impl<T: Send + 'static> Drop for SharedReceiveStaging<'_, T> {
+    fn drop(&mut self) {
+        self.end().for_each(drop);
+    }
+}

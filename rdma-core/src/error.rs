@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::cm::ConnectionError;
+use crate::completion::WorkError;
 use crate::queue_pair::RefusedModification;
 
 /// The result of every fallible operation of this crate.
@@ -169,6 +170,10 @@ pub enum Error {
     #[error(transparent)]
     Connection(#[from] ConnectionError),
 
+    /// A work request failed.
+    #[error(transparent)]
+    Work(#[from] WorkError),
+
     /// The memory can be read but not written by the device.
     #[error("read-only memory cannot be the destination of a receive, an RDMA read or an atomic")]
     NotWritable,
@@ -225,6 +230,7 @@ impl From<Error> for io::Error {
             Error::NoUsablePort { .. } => io::ErrorKind::NetworkDown,
             Error::Unsupported { .. } => io::ErrorKind::Unsupported,
             Error::Connection(error) => error.kind(),
+            Error::Work(_) => io::ErrorKind::Other,
             _ => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)

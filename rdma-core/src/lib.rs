@@ -121,7 +121,6 @@ pub use device::{
 };
 pub use error::{Errno, Error, Result};
 pub use event::{AsyncEvent, AsyncEventObject, AsyncEvents};
-pub use memory::AtomicResult;
 pub use memory::{
     AccessFlags, Buffer, BufferSlice, BufferSliceMut, Claim, DetachedMemory, DeviceMemory,
     ExposedMemory, ForkStatus, FrozenBuffer, Gather, HostMemory, HostMemoryBuilder, HugePages,
@@ -129,6 +128,7 @@ pub use memory::{
     ReregisterError, Reregistered, Reregistration, Scatter, SharedBuffer, StableMemory,
     StableMemoryMut, UnmappedRegion, WriteClaim, fork_init, fork_status,
 };
+pub use memory::{AtomicResult, BorrowedMemory};
 pub use protection_domain::{ProtectionDomain, ThreadDomain};
 pub use queue_pair::{
     AlternatePath, Arrival, AttributeMask, ConcurrentReceiveQueue, ConcurrentSendQueue,
@@ -139,8 +139,8 @@ pub use queue_pair::{
     SendQueue, SendRequest, Transport,
 };
 pub use queue_pair::{
-    BatchError, ConcurrentReceiveBatch, ConcurrentSendBatch, InlineData, Placement, ReceiveBatch,
-    SendBatch, Unposted,
+    BatchError, CompletedRequest, ConcurrentReceiveBatch, ConcurrentSendBatch, FailedRequest,
+    InlineData, PendingRequest, Placement, ReceiveBatch, Scope, SendBatch, Unposted,
 };
 pub use receive::{
     SharedReceiveBatch, SharedReceiveQueue, SharedReceiveQueueAttributes,

@@ -156,6 +156,32 @@ impl<M: Contiguous + Send> Gather for Part<M> {
 
 impl<M: Contiguous + Scatter> Scatter for Part<M> {}
 
+impl<M: Sealed + ?Sized> Sealed for &M {}
+
+/// Memory that is borrowed, for a scope, or leaked.
+impl<M: Gather + Sync + ?Sized> Gather for &M {
+    #[inline]
+    fn gather(&self, elements: &mut Elements<'_>) {
+        (**self).gather(elements);
+    }
+}
+
+impl<M: Sealed + ?Sized> Sealed for &mut M {}
+
+impl<M: Gather + ?Sized> Gather for &mut M {
+    #[inline]
+    fn gather(&self, elements: &mut Elements<'_>) {
+        (**self).gather(elements);
+    }
+}
+
+impl<M: Scatter + ?Sized> Scatter for &mut M {
+    #[inline]
+    fn scatter(&self, elements: &mut Elements<'_>) -> Result<()> {
+        (**self).scatter(elements)
+    }
+}
+
 impl Sealed for () {}
 
 impl Gather for () {

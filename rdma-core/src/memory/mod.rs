@@ -17,6 +17,7 @@
 mod access;
 mod advice;
 mod atomic_result;
+mod borrowed;
 mod buffer;
 mod detached;
 mod device_memory;
@@ -36,6 +37,7 @@ pub use crate::ffi::{StableMemory, StableMemoryMut};
 pub use access::AccessFlags;
 pub use advice::Prefetch;
 pub use atomic_result::AtomicResult;
+pub use borrowed::BorrowedMemory;
 pub use buffer::{Buffer, FrozenBuffer};
 pub use detached::DetachedMemory;
 pub use device_memory::DeviceMemory;

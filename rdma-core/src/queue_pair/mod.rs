@@ -10,6 +10,9 @@
 //! |---|---|---|
 //! | [`SendQueue`], [`ReceiveQueue`] | one owner, `&mut self` | a ring in the order of posting; requests may be unsignaled |
 //! | [`ConcurrentSendQueue`], [`ConcurrentReceiveQueue`] | any thread, `&self`, no lock | a slot, reserved before posting |
+//!
+//! A batch ([`SendQueue::batch`] and its like) hands many requests to the device in one call.
+//! Requests with borrowed memory are posted in a [`QueuePair::scope`], which waits for them.
 
 #![forbid(unsafe_code)]
 
@@ -36,10 +39,12 @@ mod prepared;
 mod queues;
 mod refusal;
 mod request;
+mod scope;
 mod state;
 mod transition;
 mod transport;
 
+pub use crate::ffi::Scope;
 pub use attribute_mask::AttributeMask;
 pub use attributes::{Arrival, DataOrder, QueuePairAttributes};
 pub use batch::{BatchError, ReceiveBatch, SendBatch, Unposted};
@@ -62,5 +67,6 @@ pub use queues::{PostError, ReceiveQueue, Retired, SendQueue};
 pub use refusal::{ModificationFlaw, RefusedModification};
 pub(crate) use request::{Description, KeepAlive, Operation, SendFlags, Target};
 pub use request::{Placement, SendRequest};
+pub use scope::{CompletedRequest, FailedRequest, PendingRequest};
 pub use state::QueuePairState;
 pub use transport::Transport;

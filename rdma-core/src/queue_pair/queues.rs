@@ -92,7 +92,7 @@ impl<T: Send + 'static> SendQueue<T> {
     /// let mut queue = left.send_queue::<Buffer>();
     /// let name = String::from("world");
     /// queue.post_inline(SendRequest::send([b"hello, ".as_slice(), name.as_bytes()]))?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok::<(), rdma_core::Error>(())
     /// ```
     ///
     /// # Errors

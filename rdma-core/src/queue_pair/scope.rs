@@ -1,0 +1,165 @@
+//! Requests whose memory is borrowed.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::QueuePair;
+use crate::completion::WorkCompletion;
+use crate::error::{Error, Result};
+use crate::ffi::{self, Scope, ScopeRequests, Ticket};
+
+impl QueuePair {
+    /// Calls `body` with a scope, in which requests with borrowed memory are posted, and waits at
+    /// its end for all of them.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
+    /// # let context = Context::open("softroce0")?;
+    /// # let domain = context.protection_domain()?;
+    /// # let (left, right) = (domain.queue_pair().build()?, domain.queue_pair().build()?);
+    /// # let (to_right, to_left) = (right.endpoint(), left.endpoint());
+    /// # let _right = right.connect(&to_left, &ConnectOptions::default())?;
+    /// # let left = left.connect(&to_right, &ConnectOptions::default())?;
+    /// # let there = domain.allocate(8)?.expose(AccessFlags::REMOTE).map_err(|(_, error)| error)?;
+    /// let source = domain.allocate(8)?;
+    /// let mut target = domain.allocate(8)?;
+    /// left.scope(Duration::from_secs(5), |scope| {
+    ///     let write = scope.post(SendRequest::write(source.as_slice(), there.remote()))?;
+    ///     let read = scope.post(SendRequest::read(target.as_slice_mut(), there.remote()))?;
+    ///     write.wait()?;
+    ///     println!("it has {:?}", &read.wait()?.memory[..]);
+    ///     Ok::<(), rdma_core::Error>(())
+    /// })??;
+    /// println!("{:?} became {:?}", &source[..], &target[..]);
+    /// # Ok::<(), rdma_core::Error>(())
+    /// ```
+    ///
+    /// A wait, for one request or for all, ends when none of the scope's requests has completed for
+    /// as long as `timeout`. The queue pair is given up then: it is moved to the error state, in
+    /// which the device ends everything outstanding; if that takes longer than two seconds, to the
+    /// reset state, in which the device has forgotten it; and if the device refuses that too, the
+    /// process is aborted, as nothing else keeps the device from memory that is somebody else's
+    /// soon. So a peer that never answers cannot hang it. All this is done as well when `body`
+    /// panics; the panic goes on after it.
+    ///
+    /// Completions of other requests that come meanwhile are kept for those who poll for them, which
+    /// costs a lock where the completion queue has a channel. Those of the scope's requests must not
+    /// be polled by others: the scope would wait for them until its time is over.
+    ///
+    /// A scope allocates once, when it begins.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] when requests had to be given up at the end, and [`Error::Work`] when one
+    /// failed whose outcome was not [asked for](PendingRequest::wait). [`Error::InUse`], without a
+    /// call of `body`, from within a poll of an extended completion queue of the queue pair.
+    pub fn scope<'env, R>(
+        &self,
+        timeout: Duration,
+        body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
+    ) -> Result<R> {
+        let requests = ScopeRequests::new(
+            Arc::clone(self.handle()),
+            self.send_completions().handle(),
+            self.receive_completions().handle(),
+            timeout,
+        );
+        ffi::scope(requests, body)
+    }
+}
+
+/// A request of a [`Scope`]. Dropping or forgetting it changes nothing for the request: the scope
+/// waits for it at its end.
+pub struct PendingRequest<'scope, M> {
+    requests: &'scope ScopeRequests,
+    ticket: Ticket,
+    /// Gone once it was waited for.
+    memory: Option<M>,
+}
+
+impl<M> fmt::Debug for PendingRequest<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingRequest")
+            .field("ticket", &self.ticket)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request that succeeded.
+#[derive(Debug)]
+pub struct CompletedRequest<M> {
+    /// Its memory. That of a receive begins with the message, of
+    /// [`completion.len()`](WorkCompletion::len) bytes.
+    pub memory: M,
+    /// What the device tells of it.
+    pub completion: WorkCompletion,
+}
+
+/// A request that failed, or had to be given up.
+#[derive(thiserror::Error)]
+#[error("{error}")]
+pub struct FailedRequest<M> {
+    /// Why: [`Error::Work`] or [`Error::TimedOut`].
+    #[source]
+    pub error: Error,
+    /// Its memory.
+    pub memory: M,
+}
+
+impl<M> fmt::Debug for FailedRequest<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FailedRequest")
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M> From<FailedRequest<M>> for Error {
+    fn from(failed: FailedRequest<M>) -> Self {
+        failed.error
+    }
+}
+
+impl<'scope, M> PendingRequest<'scope, M> {
+    #[inline]
+    pub(crate) fn new(requests: &'scope ScopeRequests, ticket: Ticket, memory: M) -> Self {
+        Self {
+            requests,
+            ticket,
+            memory: Some(memory),
+        }
+    }
+
+    /// Waits until the request has ended, and gives its memory back. Others may end meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The memory, with [`Error::Work`] when the request failed, or [`Error::TimedOut`] when it had
+    /// to be given up: the queue pair has failed then, and all other requests have ended as well.
+    pub fn wait(mut self) -> Result<CompletedRequest<M>, FailedRequest<M>> {
+        let memory = self.memory.take().expect("it is waited for once");
+        match self.requests.wait(&self.ticket) {
+            Ok(completion) => Ok(CompletedRequest { memory, completion }),
+            Err(error) => Err(FailedRequest { error, memory }),
+        }
+    }
+
+    /// Whether it has ended, without waiting: [`Self::wait`] then gives the outcome at once.
+    ///
+    /// # Errors
+    ///
+    /// The verb's, when the completion queue or the device has failed.
+    pub fn is_over(&self) -> Result<bool> {
+        self.requests.is_over(&self.ticket)
+    }
+}
+
+impl<M> Drop for PendingRequest<'_, M> {
+    fn drop(&mut self) {
+        if self.memory.is_some() {
+            self.requests.unwatch(&self.ticket);
+        }
+    }
+}

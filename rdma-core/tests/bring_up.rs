@@ -115,7 +115,9 @@ fn what_is_set_is_what_the_query_tells() {
     assert_eq!(all.ack_timeout_exponent(), 15);
     assert_eq!((all.retries(), all.rnr_retries()), (5, 6));
     assert_eq!(all.min_rnr_timer(), 13);
-    assert_eq!((all.incoming_reads(), all.outgoing_reads()), (3, 2));
+    // Linux's Soft-RoCE rounds up to powers of two.
+    assert!(matches!(all.incoming_reads(), 3 | 4));
+    assert_eq!(all.outgoing_reads(), 2);
     assert!(all.access().contains(access));
     assert!(!all.access().contains(AccessFlags::REMOTE_ATOMIC));
     assert_eq!(all.port(), pair.left.address().port);
@@ -123,7 +125,9 @@ fn what_is_set_is_what_the_query_tells() {
     let vector = all.address();
     assert_eq!(vector.gid, Some(pair.right.address().gid));
     assert_eq!(vector.gid_index, pair.left.address().gid_index);
-    assert_eq!((vector.traffic_class, vector.hop_limit), (32, 17));
+    assert_eq!(vector.traffic_class, 32);
+    // Linux puts in the limit of the route that it finds, on Ethernet.
+    assert!(matches!(vector.hop_limit, 17 | 64), "{vector:?}");
     assert!(!all.is_draining());
     // Devices round up, and say so.
     let granted = pair.left.capacities();
@@ -153,7 +157,9 @@ fn attributes_change_in_rts() {
 fn a_paused_queue_pair_sends_nothing_until_it_is_resumed() {
     let pair = Pair::new();
     let mut receives = pair.right.receive_queue();
-    receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    for _ in 0..2 {
+        receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    }
     let mut sends = pair.left.send_queue();
     pair.left.drain_sends(Duration::from_secs(60)).unwrap();
     assert_eq!(pair.left.state(), Ok(QueuePairState::SendQueueDrain));
@@ -175,9 +181,14 @@ fn a_paused_queue_pair_sends_nothing_until_it_is_resumed() {
     let change = Modification::to(QueuePairState::SendQueueDrain).retries(4);
     pair.left.modify(&change).unwrap();
     pair.left.resume().unwrap();
-    let sent = succeed(pair.left.send_completions());
-    assert_eq!(sends.complete(&sent).count(), 1);
-    assert_eq!(receive(&pair.right, &mut receives).1[..], bytes(8, 1));
+    sends
+        .post(SendRequest::send(pattern(&pair.domain, 8, 2)))
+        .unwrap();
+    for seed in [1, 2] {
+        let sent = succeed(pair.left.send_completions());
+        assert_eq!(sends.complete(&sent).count(), 1);
+        assert_eq!(receive(&pair.right, &mut receives).1[..], bytes(8, seed));
+    }
     assert_eq!(pair.left.attributes().unwrap().retries(), 4);
 }
 
@@ -311,6 +322,12 @@ fn an_unacknowledged_queue_pair_recovers_from_a_failed_request() {
         // Linux's Soft-RoCE fails the queue pair where the specification (IBTA volume 1, 10.3.1.6)
         // fails the send queue. Nothing leads back from there.
         let refused = pair.left.recover().unwrap_err();
+        assert!(
+            matches!(refused, Error::InvalidArgument { .. }),
+            "{refused}"
+        );
+        let back = Modification::to(QueuePairState::ReadyToSend);
+        let refused = pair.left.modify(&back).unwrap_err();
         assert!(
             matches!(refused, Error::RefusedModification(_)),
             "{refused}"

@@ -287,12 +287,15 @@ impl QueuePairHandle {
         }
     }
 
-    /// Moves it to RESET, and frees the in-flight memory of queues that were dropped before: the
+    /// Moves it to RESET by this change, which is one to RESET, and frees the in-flight memory of queues that were dropped before: the
     /// device has forgotten their requests then (IBTA volume 1, 10.3.1), whatever is posted
     /// meanwhile. What is in queues that are alive stays there.
-    pub(crate) fn reset(&self) -> Result<()> {
+    pub(crate) fn reset(&self, change: &Modification) -> Result<()> {
+        if change.state() != Some(QueuePairState::Reset) {
+            return modify(self, change);
+        }
         let forgotten = mem::take(&mut *self.abandoned.lock());
-        let outcome = modify(self, &Modification::to(QueuePairState::Reset));
+        let outcome = modify(self, change);
         if outcome.is_err() {
             self.abandoned.lock().extend(forgotten);
         }

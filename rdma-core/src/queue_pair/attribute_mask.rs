@@ -82,14 +82,14 @@ bitflags::bitflags! {
 
 impl AttributeMask {
     /// Every attribute that this crate knows.
-    pub(crate) fn known() -> Self {
+    pub fn known() -> Self {
         NAMES
             .iter()
             .fold(Self::empty(), |all, (attribute, _)| all | *attribute)
     }
 
-    /// Its attributes one by one, and whatever bits are none together.
-    pub(crate) fn each(self) -> impl Iterator<Item = Self> {
+    /// Its attributes one by one, and last together the bits that this crate has no name for.
+    pub fn each(self) -> impl Iterator<Item = Self> {
         let known = NAMES.iter().map(|&(attribute, _)| attribute);
         let unknown = self - Self::known();
         known

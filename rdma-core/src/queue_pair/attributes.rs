@@ -30,7 +30,9 @@ pub struct QueuePairAttributes {
 
 impl QueuePairAttributes {
     pub(super) fn of(handle: &QueuePairHandle) -> Result<Self> {
-        let (raw, initial) = handle.query(AttributeMask::known())?;
+        // No device tells the rate limit: libibverbs refuses to ask for it.
+        let known = AttributeMask::known() - AttributeMask::RATE_LIMIT;
+        let (raw, initial) = handle.query(known)?;
         Ok(Self {
             raw,
             kind: Transport::from_raw(initial.qp_type),
@@ -178,11 +180,6 @@ impl QueuePairAttributes {
     #[doc(alias = "rnr_retry")]
     pub fn rnr_retries(&self) -> u8 {
         self.raw.rnr_retry
-    }
-
-    /// The most that it sends, in thousands of bits a second; 0 is as fast as the port.
-    pub fn rate_limit(&self) -> u32 {
-        self.raw.rate_limit
     }
 
     /// The C struct.

@@ -91,7 +91,8 @@ impl QueuePair {
         })
     }
 
-    /// Goes on sending after [`Self::pause`], SQD to RTS.
+    /// Goes on sending after [`Self::pause`], SQD to RTS. Linux's Soft-RoCE does so with the next
+    /// request that is posted.
     ///
     /// # Errors
     ///
@@ -106,12 +107,17 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// [`Error::RefusedModification`] in any other state.
+    /// [`Error::InvalidArgument`] in any other state, and [`Error::RefusedModification`].
     #[doc(alias = "IBV_QPS_SQE")]
     pub fn recover(&self) -> Result<()> {
-        let assumed = QueuePairState::SendQueueError;
-        let rts = Modification::to(QueuePairState::ReadyToSend).assuming(assumed);
-        self.parts.modify(&rts)
+        // Drivers do not see a queue pair enter SQE, and take the caller's word for it.
+        let (state, failed) = (self.state()?, QueuePairState::SendQueueError);
+        if state != failed {
+            let reason = format!("it is in {state}, not in {failed}");
+            return Err(Error::invalid("queue pair", reason));
+        }
+        let rts = Modification::to(QueuePairState::ReadyToSend);
+        self.parts.modify(&rts.assuming(failed))
     }
 
     /// [Pauses](Self::pause) it and waits until the requests that were begun have completed.
@@ -148,7 +154,7 @@ impl QueuePair {
             Ok(parts) => parts,
             Err(parts) => return Err((Self { parts }, Parts::in_use())),
         };
-        match parts.reset() {
+        match parts.reset(&Modification::to(QueuePairState::Reset)) {
             Ok(()) => Ok(ManualQueuePair::renewed(parts)),
             Err(error) => Err((Self::new(parts), error)),
         }

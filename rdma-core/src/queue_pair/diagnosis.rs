@@ -58,6 +58,11 @@ impl Facts {
         if let Some(vector) = wanted.vector() {
             self.path(wanted, vector, errno, &mut flaws);
         }
+        if flaws.is_empty() && self.is_a_way_with_its_port(wanted) {
+            let what = "the way of an unreliable connection change: with the way it sets the port, \
+                        which such a queue pair cannot change";
+            flaws.push(Flaw::NotOnLinux(what));
+        }
         if flaws.is_empty() {
             let port = self.bound(wanted);
             let down = |it: &&PortAttributes| it.state() != PortState::Active;
@@ -71,35 +76,19 @@ impl Facts {
         let Some(from) = self.state else {
             return;
         };
-        if let Some(actual) = self.other_state(wanted) {
-            flaws.push(actual);
-        }
-        let to = wanted.state().unwrap_or(from);
-        let Some(rule) = transition(self.kind, from, to) else {
-            if matches!(self.kind, Transport::Driver | Transport::Unknown(_)) {
-                return;
-            }
-            let possible = successors(self.kind, from).collect();
-            flaws.push(Flaw::NoTransition { from, to, possible });
-            return;
-        };
-        let set = wanted.mask() - Set::STATE;
-        flaws.extend((rule.required - set).each().map(Flaw::Missing));
-        let excess = set - rule.required - rule.optional - ignored(self.kind);
-        flaws.extend(excess.each().map(Flaw::Misplaced));
+        flaws.extend(wanted.flaws(self.kind, from));
         let ends = [QueuePairState::Reset, QueuePairState::Error];
-        if self.draining && !ends.contains(&to) {
+        let leaves = wanted.state().is_some_and(|to| ends.contains(&to));
+        if self.draining && flaws.is_empty() && !leaves {
             flaws.push(Flaw::Draining);
         }
     }
 
-    fn other_state(&self, wanted: &Modification) -> Option<Flaw> {
-        let actual = self.state?;
-        if !wanted.mask().contains(Set::CURRENT_STATE) {
-            return None;
-        }
-        let assumed = QueuePairState::from_raw(wanted.values().cur_qp_state);
-        (assumed != actual).then_some(Flaw::OtherState { assumed, actual })
+    /// Whether it is a new way in SQD, which the kernel's system call takes for one with a port.
+    fn is_a_way_with_its_port(&self, wanted: &Modification) -> bool {
+        self.state == Some(QueuePairState::SendQueueDrain)
+            && self.kind == Transport::UnreliableConnected
+            && wanted.vector().is_some()
     }
 
     /// What the device says that it does not have.
@@ -113,11 +102,15 @@ impl Facts {
                 flaws.push(Flaw::Unsupported(attribute));
             }
         };
-        if !has(ibv_device_cap_flags::IBV_DEVICE_AUTO_PATH_MIG) {
+        let port = self.port(self.bound(wanted));
+        let ethernet = port.is_some_and(|port| port.link_layer() == LinkLayer::Ethernet);
+        let migrates = has(ibv_device_cap_flags::IBV_DEVICE_AUTO_PATH_MIG);
+        // Linux has alternate paths for InfiniBand alone, whatever the device says.
+        if !migrates || ethernet {
             lacks(Set::ALTERNATE_PATH);
-            if wanted.values().path_mig_state != ibv_mig_state::IBV_MIG_MIGRATED {
-                lacks(Set::MIGRATION);
-            }
+        }
+        if !migrates && wanted.values().path_mig_state != ibv_mig_state::IBV_MIG_MIGRATED {
+            lacks(Set::MIGRATION);
         }
         if !has(ibv_device_cap_flags::IBV_DEVICE_RESIZE_MAX_WR) {
             lacks(Set::CAPACITIES);
@@ -237,6 +230,43 @@ impl Facts {
 
     fn port(&self, number: u8) -> Option<&PortAttributes> {
         self.ports.iter().find(|port| port.number() == number)
+    }
+}
+
+impl Modification {
+    /// What the specification's tables of states and attributes have against it, for a queue pair
+    /// of this kind in the state `from`. Values are not looked at, nor is any device asked.
+    ///
+    /// ```
+    /// use rdma_core::{AttributeMask, Modification, ModificationFlaw, QueuePairState, Transport};
+    ///
+    /// let change = Modification::to(QueuePairState::Init).pkey_index(0).port(1);
+    /// assert_eq!(change.flaws(Transport::RawPacket, QueuePairState::Reset), [
+    ///     ModificationFlaw::Misplaced(AttributeMask::PKEY_INDEX),
+    /// ]);
+    /// ```
+    pub fn flaws(&self, kind: Transport, from: QueuePairState) -> Vec<Flaw> {
+        if matches!(kind, Transport::Driver | Transport::Unknown(_)) {
+            // What they demand only their vendors know.
+            return Vec::new();
+        }
+        let mut flaws = Vec::new();
+        let assumed = QueuePairState::from_raw(self.values().cur_qp_state);
+        if self.mask().contains(Set::CURRENT_STATE) && assumed != from {
+            let actual = from;
+            flaws.push(Flaw::OtherState { assumed, actual });
+        }
+        let to = self.state().unwrap_or(from);
+        let Some(rule) = transition(kind, from, to) else {
+            let possible = successors(kind, from).collect();
+            flaws.push(Flaw::NoTransition { from, to, possible });
+            return flaws;
+        };
+        let set = self.mask() - Set::STATE;
+        flaws.extend((rule.required - set).each().map(Flaw::Missing));
+        let excess = set - rule.required - rule.optional - ignored(kind);
+        flaws.extend(excess.each().map(Flaw::Misplaced));
+        flaws
     }
 }
 

@@ -112,7 +112,7 @@ impl ManualQueuePair {
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, change: &Modification) -> Result<()> {
         if change.state() == Some(QueuePairState::Reset) {
-            return self.to_reset();
+            return self.parts.reset(change);
         }
         self.parts.modify(change)
     }
@@ -200,7 +200,7 @@ impl ManualQueuePair {
     /// complete, and [`Error::RefusedModification`].
     #[doc(alias = "IBV_QPS_RESET")]
     pub fn to_reset(&self) -> Result<()> {
-        self.parts.reset()
+        self.parts.reset(&Modification::to(QueuePairState::Reset))
     }
 
     /// What the device offers to agree on with the peer's.

@@ -37,12 +37,12 @@ impl Parts {
         Ok(QueuePairState::from_raw(now.qp_state))
     }
 
-    /// Moves it to RESET, if this is all that there is of it.
-    pub(super) fn reset(&self) -> Result<()> {
+    /// Moves it to RESET by this change, if this is all that there is of it.
+    pub(super) fn reset(&self, change: &Modification) -> Result<()> {
         if Arc::strong_count(&self.handle) > 1 {
             return Err(Self::in_use());
         }
-        self.handle.reset()
+        self.handle.reset(change)
     }
 
     pub(super) fn in_use() -> Error {

@@ -112,6 +112,8 @@ pub enum ModificationFlaw {
     },
     /// The port does not carry traffic.
     PortDown(u8),
+    /// The specification allows it, and Linux does not: what of it.
+    NotOnLinux(&'static str),
 }
 
 impl RefusedModification {
@@ -218,6 +220,7 @@ impl fmt::Display for ModificationFlaw {
                 destination,
             } => write!(f, "no route to {destination}"),
             Self::PortDown(port) => write!(f, "port {port} is not active"),
+            Self::NotOnLinux(what) => write!(f, "Linux does not let {what}"),
         }
     }
 }

@@ -235,3 +235,18 @@ fn a_context_that_somebody_else_opened_is_taken_over() {
     assert_eq!(again.guid(), device.guid());
     assert_eq!(again.open().unwrap().name(), device.name());
 }
+
+#[test]
+fn devices_contexts_and_their_events_go_to_any_thread() {
+    fn check<T: Send + Sync + 'static>(_: &T) {}
+    let context = context();
+    check(&context);
+    check(&context.device());
+    check(&context.async_events().unwrap());
+    check(&context.info().unwrap());
+    let name = std::thread::spawn({
+        let context = context.clone();
+        move || context.device().name()
+    });
+    assert_eq!(name.join().unwrap(), context.name());
+}

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::context::Context;
 use crate::error::Result;
 
-/// The clock that completions are stamped with, from [`Context::clock`].
+/// The clock that completions are stamped with, from [`Context::clock`]. It is `Send` and `Sync`, as
+/// its context is.
 ///
 /// ```
 /// let context = rdma_core::Context::open("softroce0")?;

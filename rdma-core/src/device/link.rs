@@ -124,10 +124,13 @@ impl LinkWidth {
 
 impl fmt::Display for LinkWidth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self, self.lanes()) {
-            (_, Some(lanes)) => write!(f, "{lanes}X"),
-            (Self::Unknown(value), None) => write!(f, "width {value}"),
-            (_, None) => f.write_str("no width"),
+        match self {
+            Self::X1 => f.write_str("1X"),
+            Self::X2 => f.write_str("2X"),
+            Self::X4 => f.write_str("4X"),
+            Self::X8 => f.write_str("8X"),
+            Self::X12 => f.write_str("12X"),
+            Self::Unknown(value) => write!(f, "width {value}"),
         }
     }
 }

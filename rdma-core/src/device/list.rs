@@ -9,6 +9,9 @@ use crate::error::Result;
 use crate::ffi::{self, DeviceHandle};
 
 /// An RDMA device of this system.
+///
+/// It is `Send` and `Sync`: nobody writes to it, and the list that it came from is kept as long as
+/// it.
 #[doc(alias = "ibv_device")]
 #[derive(Clone)]
 pub struct Device {

@@ -231,8 +231,9 @@ pub(super) fn positive(returned: i32) -> Errno {
 }
 
 impl Context {
-    /// Takes over a context that somebody else opened, for example a vendor's extension: it is
-    /// closed when the last handle of it and of everything made from it is gone.
+    /// Takes over a context that somebody else opened, for example a vendor's extension or
+    /// `ibv_import_device`: it is closed when the last handle of it and of everything made from it
+    /// is gone.
     ///
     /// # Errors
     ///
@@ -241,8 +242,12 @@ impl Context {
     ///
     /// # Safety
     ///
-    /// The context is open, and nobody else closes it.
+    /// The context is open, and nobody else closes it or uses it, or anything made from it, after
+    /// this has closed it. [`Self::async_events`] looks at the objects that events are about: every
+    /// object whose events come to this context was made in this process, which is not so where
+    /// several processes share the device's file.
     #[doc(alias = "ibv_open_device")]
+    #[doc(alias = "ibv_import_device")]
     pub unsafe fn from_raw(raw: NonNull<sys::ibv_context>) -> Result<Self> {
         // SAFETY: the caller's promise.
         let handle = unsafe { ContextHandle::adopt(raw) }?;

@@ -1,102 +1,13 @@
-//! Asynchronous events.
-
-#![forbid(unsafe_code)]
+//! What can happen.
 
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use ibverbs_sys::ibv_event_type as Kind;
 
+use super::AsyncEventObject;
 use crate::completion::CompletionQueueId;
-use crate::context::Context;
-use crate::error::Result;
-use crate::ffi::{ContextHandle, DEVICE_SPEED_CHANGE, RawEvent};
+use crate::ffi::{DEVICE_SPEED_CHANGE, RawEvent};
 use crate::receive::SharedReceiveQueueId;
-
-/// The events of an open device that no completion tells: of its ports, and of the queues that were
-/// made from this context and its clones. From [`Context::async_events`].
-///
-/// An event goes to whoever asks first, among all handles and threads: let one place take them, or
-/// give everything that needs its own a context of its own. Each is acknowledged as it is taken, so
-/// that no object's drop waits for the program.
-///
-/// The file descriptor is non-blocking and becomes readable when an event is there, for use with
-/// `poll(2)` or an event loop; [`Self::wait`] blocks on it.
-///
-/// ```no_run
-/// # fn example(context: rdma_core::Context) -> rdma_core::Result<()> {
-/// use rdma_core::AsyncEvent;
-///
-/// let events = context.async_events()?;
-/// while let Some(event) = events.wait(None)? {
-///     match event {
-///         AsyncEvent::PortError { port } => println!("port {port} lost its link"),
-///         event if event.is_fatal() => println!("{event}"),
-///         _ => {}
-///     }
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[doc(alias = "ibv_get_async_event")]
-#[doc(alias = "ibv_ack_async_event")]
-#[derive(Debug, Clone)]
-pub struct AsyncEvents {
-    context: Arc<ContextHandle>,
-}
-
-impl AsyncEvents {
-    pub(crate) fn new(context: &Context) -> Result<Self> {
-        let context = Arc::clone(context.handle());
-        context.set_async_nonblocking()?;
-        Ok(Self { context })
-    }
-
-    /// The next event if there is one now.
-    ///
-    /// # Errors
-    ///
-    /// The verb's, when the device is gone.
-    #[doc(alias = "ibv_get_async_event")]
-    pub fn take(&self) -> Result<Option<AsyncEvent>> {
-        let event = self.context.take_event()?;
-        Ok(event.map(AsyncEvent::from_raw))
-    }
-
-    /// Waits for the next event, for as long as `timeout` (`None`: without limit, and so never
-    /// returns `None`). Signals do not end the wait.
-    ///
-    /// # Errors
-    ///
-    /// The verb's, when the device is gone, and that of `poll(2)`.
-    #[doc(alias = "ibv_get_async_event")]
-    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>> {
-        // A time that the clock cannot show is no limit.
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        loop {
-            if let Some(event) = self.take()? {
-                return Ok(Some(event));
-            }
-            if !self.context.wait_event(deadline)? {
-                return Ok(None);
-            }
-        }
-    }
-}
-
-impl AsFd for AsyncEvents {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.context.async_borrowed_fd()
-    }
-}
-
-impl AsRawFd for AsyncEvents {
-    fn as_raw_fd(&self) -> RawFd {
-        self.context.async_fd()
-    }
-}
 
 /// Something that happened at a device and that no completion tells (`ibv_async_event`).
 ///
@@ -236,26 +147,6 @@ pub enum AsyncEvent {
     Unknown(u32),
 }
 
-/// What an [`AsyncEvent`] is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum AsyncEventObject {
-    /// A completion queue.
-    CompletionQueue(CompletionQueueId),
-    /// A queue pair, by its number.
-    QueuePair(u32),
-    /// A shared receive queue.
-    SharedReceiveQueue(SharedReceiveQueueId),
-    /// A work queue, by its number.
-    WorkQueue(u32),
-    /// A port, by its number.
-    Port(u8),
-    /// The device itself.
-    Device,
-    /// Nobody knows.
-    Unknown,
-}
-
 impl AsyncEvent {
     pub(crate) fn from_raw(event: RawEvent) -> Self {
         let completion_queue = CompletionQueueId(event.about);
@@ -370,20 +261,6 @@ impl fmt::Display for AsyncEvent {
             Self::Unknown(kind) => return write!(f, "event {kind}"),
         };
         write!(f, "{} {what}", self.object())
-    }
-}
-
-impl fmt::Display for AsyncEventObject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::CompletionQueue(id) => write!(f, "completion queue {}", id.0),
-            Self::QueuePair(number) => write!(f, "queue pair {number}"),
-            Self::SharedReceiveQueue(id) => write!(f, "shared receive queue {}", id.0),
-            Self::WorkQueue(number) => write!(f, "work queue {number}"),
-            Self::Port(number) => write!(f, "port {number}"),
-            Self::Device => f.write_str("the device"),
-            Self::Unknown => f.write_str("an unknown object"),
-        }
     }
 }
 

@@ -1,0 +1,170 @@
+//! The ports of an open device, and their tables.
+
+use super::Context;
+use crate::device::{
+    AddressChoice, Gid, GidEntry, GidType, LinkSpeed, LocalAddress, PartitionKey, PortAttributes,
+    Protocol, speed_of_rate,
+};
+use crate::error::{Errno, Error, Result};
+use crate::ffi::gid_bytes;
+
+impl Context {
+    /// What a port is and does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`] if there is none of this number, and the verb's.
+    #[doc(alias = "ibv_query_port")]
+    pub fn port(&self, number: u8) -> Result<PortAttributes> {
+        self.check_port(number)?;
+        let port = PortAttributes::new(number, self.handle.query_port(number)?);
+        if port.speed() != LinkSpeed::Ndr {
+            return Ok(port);
+        }
+        // The field is too narrow for more, so more is said to be this much (the kernel's
+        // `ib_uverbs_query_port`).
+        let rate = self.device().rate(number);
+        Ok(match rate.as_deref().and_then(speed_of_rate) {
+            Some("XDR") => port.with_speed(LinkSpeed::Xdr),
+            _ => port,
+        })
+    }
+
+    fn check_port(&self, number: u8) -> Result<()> {
+        let ports = self.attributes()?.ports();
+        if (1..=ports).contains(&number) {
+            return Ok(());
+        }
+        Err(Error::UnknownPort {
+            device: self.name().to_owned(),
+            port: number,
+            ports,
+        })
+    }
+
+    /// Every port.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    pub fn ports(&self) -> Result<Vec<PortAttributes>> {
+        (1..=self.attributes()?.ports())
+            .map(|number| self.port(number))
+            .collect()
+    }
+
+    /// The valid entries of all ports' GID tables.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    #[doc(alias = "ibv_query_gid_table")]
+    #[doc(alias = "ibv_query_gid_ex")]
+    pub fn gids(&self) -> Result<Vec<GidEntry>> {
+        let room = self
+            .ports()?
+            .iter()
+            .map(PortAttributes::gid_table_len)
+            .sum();
+        let entries = self.handle.query_gid_table(room)?;
+        Ok(entries.iter().map(gid_entry).collect())
+    }
+
+    /// One entry of a port's GID table.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`] if there is no such port, [`Error::UnknownGidIndex`] if the entry is
+    /// empty or outside of the table, and the verb's.
+    #[doc(alias = "ibv_query_gid_ex")]
+    #[doc(alias = "ibv_query_gid")]
+    pub fn gid(&self, port: u8, index: u32) -> Result<GidEntry> {
+        self.check_port(port)?;
+        match self.handle.query_gid(port, index) {
+            Ok(raw) => Ok(gid_entry(&raw)),
+            Err(error) if error.errno().is_some_and(is_no_entry) => {
+                let valid = self.gids()?;
+                let own = valid.iter().filter(|entry| entry.port == port);
+                Err(Error::UnknownGidIndex {
+                    device: self.name().to_owned(),
+                    port,
+                    index,
+                    valid: own.map(ToString::to_string).collect(),
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What a port speaks, by the entries of its GID table: on Ethernet usually RoCE v1 and v2.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`] if there is none of this number, and the verbs'.
+    pub fn protocols(&self, port: u8) -> Result<Vec<Protocol>> {
+        let link = self.port(port)?.link_layer();
+        let transport = self.device().transport();
+        let gids = self.gids()?;
+        let own = gids.iter().filter(|entry| entry.port == port);
+        let mut protocols: Vec<_> = own
+            .map(|entry| Protocol::of(transport, link, Some(entry.kind)))
+            .collect();
+        if protocols.is_empty() {
+            protocols.push(Protocol::of(transport, link, None));
+        }
+        protocols.sort_unstable();
+        protocols.dedup();
+        Ok(protocols)
+    }
+
+    /// A port's P_Key table, empty entries too: their index is their place.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`] if there is none of this number, and the verbs'.
+    #[doc(alias = "ibv_query_pkey")]
+    #[doc(alias = "ibv_get_pkey_index")]
+    pub fn pkeys(&self, port: u8) -> Result<Vec<PartitionKey>> {
+        let entries = self.port(port)?.as_raw().pkey_tbl_len;
+        (0..entries)
+            .map(|index| self.handle.query_pkey(port, index).map(PartitionKey))
+            .collect()
+    }
+
+    /// The port and GID to use: what `choice` and the variable `RDMA_GID_INDEX` leave open is
+    /// decided by the rule of [`AddressChoice`], and logged with its reason.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPort`], [`Error::UnknownGidIndex`], [`Error::NoUsablePort`], and the verbs'.
+    pub fn address(&self, choice: AddressChoice) -> Result<LocalAddress> {
+        let mut choice = choice.or_environment()?;
+        choice.port = choice.port.or(self.preferred_port);
+        let address = choice.choose(self.name(), &self.ports()?, &self.gids()?)?;
+        tracing::info!(
+            device = %self.name(),
+            port = address.port,
+            gid_index = address.gid_index,
+            gid = %address.gid,
+            mtu = %address.mtu,
+            reason = address.reason,
+            "address chosen"
+        );
+        Ok(address)
+    }
+}
+
+fn gid_entry(raw: &ibverbs_sys::ibv_gid_entry) -> GidEntry {
+    GidEntry {
+        index: raw.gid_index,
+        port: u8::try_from(raw.port_num).unwrap_or(0),
+        gid: Gid(gid_bytes(&raw.gid)),
+        kind: GidType::from_raw(raw.gid_type),
+        interface: raw.ndev_ifindex,
+    }
+}
+
+/// Whether this is how a device says that a table has no such entry.
+fn is_no_entry(errno: Errno) -> bool {
+    matches!(errno.0, libc::ENODATA | libc::EINVAL | libc::ENOENT)
+}

@@ -182,7 +182,9 @@ impl Connection {
     }
 
     /// Disconnects: moves the queue pair to the error state, tells the peer, and waits until it
-    /// confirms that.
+    /// confirms that, which it does when its program looks at its events: in
+    /// [`Self::wait_disconnected`], [`Self::is_connected`] and here, or by dropping the connection.
+    /// Dropping this end instead waits for nothing.
     ///
     /// # Errors
     ///

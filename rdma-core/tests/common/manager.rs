@@ -3,11 +3,12 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::net::{IpAddr, SocketAddr};
+use std::thread;
 use std::time::Duration;
 
 use rdma_core::{
-    AddressChoice, ConnectionError, ConnectionEvent, ConnectionEventKind, Error, EventChannel,
-    Listener,
+    AddressChoice, Connection, ConnectionError, ConnectionEvent, ConnectionEventKind,
+    ConnectionParameters, Connector, Error, EventChannel, Listener,
 };
 
 /// How long anything of the connection manager may take: ample for an emulated machine under load.
@@ -81,4 +82,28 @@ pub(crate) fn resolved(channel: &EventChannel) -> ConnectionEvent {
         "{event:?}"
     );
     event
+}
+
+/// A connection between two ends of this process: the connecting one and the accepting one.
+#[track_caller]
+pub(crate) fn connected(address: IpAddr) -> (Connection, Connection) {
+    let (listener, there) = listener(address);
+    thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let incoming = listener.next(Some(PATIENCE)).unwrap().expect("a peer");
+            let domain = incoming.context().unwrap().protection_domain().unwrap();
+            let parameters = ConnectionParameters::default();
+            incoming.accept(domain.queue_pair(), &parameters).unwrap()
+        });
+        let client = connector(there).connect(|context| {
+            let domain = context.protection_domain()?;
+            Ok(domain.queue_pair())
+        });
+        (client.unwrap(), server.join().unwrap())
+    })
+}
+
+/// A patient connector.
+pub(crate) fn connector(there: SocketAddr) -> Connector {
+    Connector::new(there).timeout(PATIENCE)
 }

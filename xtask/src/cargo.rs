@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
+use xshell::{Shell, cmd};
 
 use crate::{environment, project};
 
@@ -54,6 +55,14 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
         .envs(environment::inherited());
     eprintln!("$ cargo {}", arguments.join(" "));
     command
+}
+
+/// This machine as compilers call it.
+pub(crate) fn host(shell: &Shell) -> anyhow::Result<String> {
+    let about = cmd!(shell, "rustc --version --verbose").quiet().read()?;
+    let host = about.lines().find_map(|line| line.strip_prefix("host: "));
+    let host = host.context("rustc does not say what machine this is")?;
+    Ok(host.to_owned())
 }
 
 /// Builds, and returns the executables.

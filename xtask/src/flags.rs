@@ -98,6 +98,12 @@ xflags::xflags! {
             /// Add the inputs that reach code which the corpus in the tree does not.
             optional --keep
         }
+        /// Run tests of rdma-core that make, fail and drop the most, on softroce, under
+        /// AddressSanitizer.
+        cmd sanitize {
+            /// This test program of rdma-core instead.
+            repeated --test name: String
+        }
         /// Run the programs that PLAN lists; `test` calls this in the guest.
         cmd run-plan {
             /// Programs with their limits.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use std::{fs, str};
 
 use anyhow::{Context, bail, ensure};
-use xshell::{Shell, cmd};
+use xshell::Shell;
 
 use crate::cargo::{self, Executable};
 use crate::limit::{Group, TIMED_OUT, exit_code};
@@ -118,9 +118,7 @@ fn build(
     package: &Path,
     targets: &BTreeSet<String>,
 ) -> anyhow::Result<Vec<Executable>> {
-    let about = cmd!(shell, "rustc --version --verbose").quiet().read()?;
-    let host = about.lines().find_map(|line| line.strip_prefix("host: "));
-    let host = host.context("rustc does not say what machine this is")?;
+    let host = cargo::host(shell)?;
     let manifest = package.join("Cargo.toml");
     let manifest = manifest.to_str().context("a path that is not UTF-8")?;
     let directory = directory();
@@ -132,7 +130,7 @@ fn build(
         "--manifest-path",
         manifest,
         "--target",
-        host,
+        &host,
     ];
     arguments.extend(["--target-dir", directory]);
     for target in targets {

@@ -16,6 +16,7 @@ mod packages;
 mod plant;
 mod project;
 mod rxe;
+mod sanitize;
 mod soft_roce;
 mod softroce;
 mod test;
@@ -57,6 +58,7 @@ impl Xtask {
             XtaskCmd::Bench(flags) => bench::run(&shell, flags.choice()),
             XtaskCmd::Callgrind(_) => callgrind::run(&shell),
             XtaskCmd::Fuzz(flags) => fuzz::run(&shell, &flags.choice()?),
+            XtaskCmd::Sanitize(flags) => sanitize::run(&shell, &flags.test),
             XtaskCmd::Plant(flags) => plant::run(&shell, &flags.choice()),
             XtaskCmd::RunPlan(flags) => test::run_plan(&flags.plan, &flags.outcomes).map(|()| 0),
             XtaskCmd::Bindgen(flags) => bindgen::run(&shell, flags.check).map(|()| 0),

@@ -1,0 +1,85 @@
+//! `cargo xtask sanitize`: tests of rdma-core on softroce under AddressSanitizer and
+//! LeakSanitizer, without a nightly compiler.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::ensure;
+use xshell::Shell;
+
+use crate::cargo::{self, Executable};
+use crate::limit::{Group, TIMED_OUT, exit_code};
+use crate::{environment, packages, project};
+
+/// The tests that are run unless others are named: those that make, fail and drop the most.
+const TESTS: &[&str] = &[FRUGAL, "holes", "scope"];
+
+/// The test that leaks nothing. Others forget things, to show that nothing worse comes of it.
+const FRUGAL: &str = "random_rounds";
+
+/// The rounds of tests that repeat themselves; the sanitizer makes each of them much slower.
+const ROUNDS: &str = "100";
+
+/// How long a test program may run.
+const LIMIT: Duration = Duration::from_secs(1200);
+
+/// Builds the test programs with the sanitizer and runs them. Returns the first failure's exit
+/// status, after all have run.
+pub(crate) fn run(shell: &Shell, tests: &[String]) -> anyhow::Result<u8> {
+    packages::install(shell, packages::BUILD)?;
+    let usual: Vec<String>;
+    let tests = if tests.is_empty() {
+        usual = TESTS.iter().map(|&name| name.to_owned()).collect();
+        &usual
+    } else {
+        tests
+    };
+    let programs = build(shell, tests)?;
+    ensure!(!programs.is_empty(), "no test program was built");
+    let mut failure = 0;
+    for program in &programs {
+        let status = call(program, &programs)?;
+        eprintln!("{}: exit status {status}", program.target);
+        if failure == 0 {
+            failure = status;
+        }
+    }
+    Ok(failure)
+}
+
+fn build(shell: &Shell, tests: &[String]) -> anyhow::Result<Vec<Executable>> {
+    let host = cargo::host(shell)?;
+    let directory = project::target().join("sanitize");
+    let directory = directory.display().to_string();
+    // The target is named, even though it is this machine, so that build scripts do without the
+    // flags.
+    let mut arguments = vec!["test", "--no-run", "--locked", "--package", "rdma-core"];
+    arguments.extend(["--target", &host, "--target-dir", &directory]);
+    for test in tests {
+        arguments.extend(["--test", test]);
+    }
+    // The sanitizer's option is not stable, but its runtime comes with every compiler.
+    let environment = [
+        ("RUSTFLAGS", "-Zsanitizer=address"),
+        ("RUSTC_BOOTSTRAP", "1"),
+    ];
+    cargo::build_with(&arguments, &environment)
+}
+
+fn call(program: &Executable, all: &[Executable]) -> anyhow::Result<u8> {
+    let leaks = u8::from(program.target == FRUGAL);
+    let options = format!("detect_leaks={leaks}");
+    let mut command = Command::new(&program.path);
+    command
+        .current_dir(&program.package)
+        .env_clear()
+        .envs(environment::inherited())
+        .envs(cargo::environment_of(program, all))
+        .env(environment::DEVICE, environment::SOFTROCE)
+        .env("ROUNDS", ROUNDS)
+        .env("ASAN_OPTIONS", options)
+        .env("RUST_BACKTRACE", "1");
+    eprintln!("$ {}", program.path.display());
+    let ended = Group::spawn(&mut command)?.wait(Some(LIMIT))?;
+    Ok(ended.map_or(TIMED_OUT, exit_code))
+}

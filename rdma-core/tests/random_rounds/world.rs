@@ -461,7 +461,7 @@ impl World {
             }
             rdma_core::Result::Ok(())
         });
-        match outcome.flatten() {
+        match outcome.and_then(|posted| posted) {
             Ok(()) => self.tally.succeeded += 2,
             Err(_) => self.tally.failed += 1,
         }

@@ -124,9 +124,10 @@ pub use event::{AsyncEvent, AsyncEventObject, AsyncEvents};
 pub use memory::{
     AccessFlags, Buffer, BufferSlice, BufferSliceMut, Claim, DetachedMemory, DeviceMemory,
     ExposedMemory, ForkStatus, FrozenBuffer, Gather, HostMemory, HostMemoryBuilder, HugePages,
-    Left, LentMemory, Pages, Part, Prefetch, ReadClaim, Registration, RemoteMemory,
-    ReregisterError, Reregistered, Reregistration, Scatter, SharedBuffer, StableMemory,
-    StableMemoryMut, UnmappedRegion, WriteClaim, fork_init, fork_status,
+    LeaseState, Left, LentMemory, MemoryWindow, Pages, Part, Prefetch, ReadClaim, Registration,
+    RemoteMemory, ReregisterError, Reregistered, Reregistration, Scatter, SharedBuffer,
+    StableMemory, StableMemoryMut, UnmappedRegion, VolatileSlice, WindowLease, WindowType,
+    WriteClaim, fork_init, fork_status,
 };
 pub use memory::{AtomicResult, BorrowedMemory};
 pub use protection_domain::{ProtectionDomain, ThreadDomain};

@@ -14,9 +14,12 @@ use super::protection_domain::{ProtectionDomainHandle, ThreadDomainHandle};
 use super::region::{RawRegion, RegionHandle, Registering};
 use super::span::Span;
 use super::unmapped::UnmappedHandle;
+use super::window::WindowHandle;
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::memory::{AccessFlags, Buffer, DeviceMemory, HostMemory, UnmappedRegion};
+use crate::memory::{
+    AccessFlags, Buffer, DeviceMemory, HostMemory, MemoryWindow, UnmappedRegion, WindowType,
+};
 use crate::protection_domain::{ProtectionDomain, ThreadDomain};
 
 impl HostMemory {
@@ -190,5 +193,28 @@ impl UnmappedRegion {
             access,
             Arc::new(keep),
         ))
+    }
+}
+
+impl MemoryWindow {
+    /// Takes over a memory window, which is freed by `ibv_dealloc_mw`.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a memory window of `domain` and of this type, bound to nothing and with its key in
+    /// `rkey`, which nobody else binds or frees.
+    ///
+    /// # Panics
+    ///
+    /// If `raw` is null.
+    #[doc(alias = "ibv_mw")]
+    pub unsafe fn from_raw(
+        domain: &ProtectionDomain,
+        raw: *mut sys::ibv_mw,
+        kind: WindowType,
+    ) -> Self {
+        let raw = NonNull::new(raw).expect("a memory window");
+        let domain = Arc::clone(domain.handle());
+        Self::of(WindowHandle::adopt(domain, raw, kind))
     }
 }

@@ -11,7 +11,7 @@ use super::ring::Held;
 use super::slot_table::{Reserved, SlotTable};
 use crate::error::Error;
 use crate::memory::{Gather, Scatter};
-use crate::queue_pair::{InlineData, KeepAlive, SendRequest};
+use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendRequest};
 
 /// The requests of a queue, each in a slot from reservation to release.
 pub(crate) struct Slots<T: Send + 'static> {
@@ -97,7 +97,8 @@ impl<T: Send + 'static> Slots<T> {
         // this id, or the queue pair is destroyed.
         let posted = unsafe { queue_pair.post_send(wr.assume_init_mut()) };
         posted.map_err(|error| {
-            let held = self.table.withdraw(reserved);
+            let mut held = self.table.withdraw(reserved);
+            held.keep.settle(Outcome::NotPosted);
             (error, held.memory.expect("the memory that was put in"))
         })
     }
@@ -125,7 +126,8 @@ impl<T: Send + 'static> Slots<T> {
         // keeps alive is in the slot.
         let posted = unsafe { queue_pair.post_send(wr.assume_init_mut()) };
         posted.map_err(|error| {
-            drop(self.table.withdraw(reserved));
+            let mut held = self.table.withdraw(reserved);
+            held.keep.settle(Outcome::NotPosted);
             (error, data)
         })
     }
@@ -167,8 +169,9 @@ impl<T: Send + 'static> Slots<T> {
     /// Takes the memory, if it has some, of the request with this id, once, and the index of its
     /// slot, which stays in use until [`Self::release`].
     #[inline]
-    pub(crate) fn complete(&self, id: u64) -> Option<(u32, Option<T>)> {
-        let (index, held) = self.table.complete(id)?;
+    pub(crate) fn complete(&self, id: u64, outcome: Outcome) -> Option<(u32, Option<T>)> {
+        let (index, mut held) = self.table.complete(id)?;
+        held.keep.settle(outcome);
         Some((index, held.memory))
     }
 

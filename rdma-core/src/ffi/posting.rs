@@ -47,11 +47,17 @@ impl QueuePairHandle {
         &self,
         first: &mut sys::ibv_send_wr,
     ) -> Result<(), (Error, *mut sys::ibv_send_wr)> {
+        let first_opcode = first.opcode;
         let first = ptr::from_mut(first);
         // Whoever fails and does not say where has posted nothing: libibverbs itself does so for a
         // provider that lacks the function.
         let mut bad = first;
         let (verb, errno) = match self.as_extended() {
+            // SAFETY: the caller vouches for the request.
+            _ if first_opcode == opcode::IBV_WR_BIND_MW && unsafe { is_bound_alone(first) } => {
+                // SAFETY: the queue pair is valid; the caller vouches for the request.
+                ("ibv_bind_mw", unsafe { bind(self.as_raw(), first) })
+            }
             // SAFETY: the queue pair is valid; the caller vouches for requests and memory.
             None => ("ibv_post_send", unsafe {
                 sys::ibv_post_send(self.as_raw(), first, &mut bad)
@@ -101,6 +107,37 @@ impl QueuePairHandle {
     #[cold]
     fn post_error(&self, verb: &'static str, errno: i32) -> Error {
         Error::verb(verb, self.describe(), positive(errno))
+    }
+}
+
+/// Whether a request that binds is of a window of type 1, which has a verb of its own.
+///
+/// # Safety
+///
+/// The request is one that binds a window.
+#[cold]
+unsafe fn is_bound_alone(wr: *const sys::ibv_send_wr) -> bool {
+    // SAFETY: the opcode says that this variant is there, and the window is, since the request is
+    // kept with it.
+    unsafe { (*(*wr).__bindgen_anon_2.bind_mw.mw).type_ == sys::ibv_mw_type::IBV_MW_TYPE_1 }
+}
+
+/// Posts a request that binds a window of type 1.
+///
+/// # Safety
+///
+/// As [`QueuePairHandle::post_sends`], for a request that binds a window and has no next.
+#[cold]
+unsafe fn bind(queue_pair: *mut sys::ibv_qp, wr: *const sys::ibv_send_wr) -> i32 {
+    // SAFETY: the opcode says that this variant is there; the caller vouches for the rest.
+    unsafe {
+        let request = &(*wr).__bindgen_anon_2.bind_mw;
+        let mut bind = sys::ibv_mw_bind {
+            wr_id: (*wr).wr_id,
+            send_flags: (*wr).send_flags,
+            bind_info: request.bind_info,
+        };
+        sys::ibv_bind_mw(queue_pair, request.mw, &mut bind)
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ibverbs_sys as sys;
 
 use super::context::{ContextHandle, positive};
+use super::lease_registry::Leases;
 use crate::error::{Errno, Error, Result};
 
 /// Owner of an `ibv_pd`.
@@ -15,12 +16,13 @@ pub(crate) struct ProtectionDomainHandle {
     context: Arc<ContextHandle>,
     /// What a parent domain is made of, and outlived by.
     parts: Option<Parts>,
+    leases: Leases,
 }
 
 /// The protection domain that a parent domain stands for, and the thread domain that it adds.
 #[derive(Debug)]
 struct Parts {
-    _domain: Arc<ProtectionDomainHandle>,
+    domain: Arc<ProtectionDomainHandle>,
     _thread: Option<Arc<ThreadDomainHandle>>,
 }
 
@@ -51,6 +53,7 @@ impl ProtectionDomainHandle {
             raw,
             context,
             parts: None,
+            leases: Leases::default(),
         }
     }
 
@@ -76,13 +79,14 @@ impl ProtectionDomainHandle {
             return Err(Error::verb("ibv_alloc_parent_domain", object, errno));
         };
         let parts = Parts {
-            _domain: domain,
+            domain,
             _thread: thread,
         };
         Ok(Self {
             raw,
             context,
             parts: Some(parts),
+            leases: Leases::default(),
         })
     }
 
@@ -97,6 +101,31 @@ impl ProtectionDomainHandle {
     /// Whether it is a parent domain.
     pub(crate) fn is_parent(&self) -> bool {
         self.parts.is_some()
+    }
+
+    /// Whether what is made in the one can be used with what is made in the other.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.innermost().raw == other.innermost().raw
+    }
+
+    /// Says that a message of a peer, whose receive was in flight until now, has ended the access
+    /// that a key of this domain gave.
+    #[cold]
+    pub(crate) fn ended_by_peer(&self, key: u32) {
+        self.leases().ended_by_peer(key);
+    }
+
+    /// The leases of memory of this domain.
+    pub(super) fn leases(&self) -> &Leases {
+        &self.innermost().leases
+    }
+
+    /// The protection domain itself, of a parent domain that which it stands for.
+    fn innermost(&self) -> &Self {
+        let Some(Parts { domain, .. }) = &self.parts else {
+            return self;
+        };
+        domain
     }
 }
 

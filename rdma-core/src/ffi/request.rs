@@ -45,6 +45,7 @@ pub(super) fn describe_send<T: Gather>(
     request.memory().gather(&mut Elements::new(&mut list));
     let description = request.description();
     check(&list, &description, queue_pair)?;
+    request.keep().check(queue_pair)?;
     write(wr, &list, &description, request.keep(), wr_id);
     Ok(())
 }
@@ -66,6 +67,7 @@ pub(super) fn describe_inline<D: InlineData>(
     let inline = list.len() > 0;
     description.flags.set(SendFlags::INLINE, inline);
     check(&list, &description, queue_pair)?;
+    request.keep().check(queue_pair)?;
     write(wr, &list, &description, request.keep(), wr_id);
     Ok(())
 }
@@ -105,6 +107,7 @@ fn check(list: &ElementList, request: &Description, queue_pair: &QueuePairHandle
         Operation::Read
         | Operation::Segmented { .. }
         | Operation::Invalidate { .. }
+        | Operation::Window { .. }
         | Operation::Flush { .. } => {}
     }
     if inline {
@@ -125,7 +128,10 @@ fn check_target(request: &Description, queue_pair: &QueuePairHandle) -> Result<(
     let fits = match request.operation {
         op::Send { immediate: None } => kind != Transport::XrcTarget,
         op::Send { .. } => !matches!(kind, Transport::XrcTarget | Transport::RawPacket),
-        op::SendWithInvalidate { .. } | op::Write { .. } | op::Invalidate { .. } => matches!(
+        op::SendWithInvalidate { .. }
+        | op::Write { .. }
+        | op::Invalidate { .. }
+        | op::Window { .. } => matches!(
             kind,
             Transport::ReliableConnected | Transport::UnreliableConnected | Transport::XrcInitiator
         ),
@@ -153,7 +159,7 @@ fn check_target(request: &Description, queue_pair: &QueuePairHandle) -> Result<(
             Target::Peer,
         ) => return Ok(()),
         (Transport::XrcInitiator, Target::Peer)
-            if matches!(request.operation, op::Invalidate { .. }) =>
+            if matches!(request.operation, op::Invalidate { .. } | op::Window { .. }) =>
         {
             return Ok(());
         }
@@ -269,6 +275,12 @@ fn write(
         Operation::AtomicWrite { value } => {
             wr.opcode = sys::ibv_wr_opcode::IBV_WR_ATOMIC_WRITE;
             wr.wr.atomic.compare_add = u64::from_ne_bytes(value);
+        }
+        Operation::Window { .. } => {
+            if let KeepAlive::Window(change) = keep {
+                change.describe(wr);
+            }
+            return;
         }
         Operation::Flush { placement, whole } => {
             wr.opcode = FLUSH;

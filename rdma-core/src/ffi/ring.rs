@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::queue_pair::QueuePairHandle;
 use super::request_id::{BLOCK_BITS, Sequence};
-use crate::queue_pair::KeepAlive;
+use crate::queue_pair::{KeepAlive, Outcome};
 
 /// What a request keeps until it has completed. No memory where the data was copied.
 pub(super) struct Held<T> {
@@ -96,13 +96,14 @@ impl<T: Send + 'static> Ring<T> {
         self.order.number(id)
     }
 
-    /// Takes the oldest request's memory, if the request is numbered `last` or lower.
+    /// Takes the oldest request's memory, if the request is numbered `last` or lower; that one and all
+    /// before it ended so.
     #[inline]
-    pub(super) fn retire(&mut self, last: u64) -> Option<T> {
+    pub(super) fn retire(&mut self, last: u64, outcome: Outcome) -> Option<T> {
         while self.order.head() <= last && self.in_flight() > 0 {
             let slot = self.slot(self.order.head());
             self.order.advance_head();
-            if let Some(memory) = self.take_slot(slot) {
+            if let Some(memory) = self.take_slot(slot, outcome) {
                 return Some(memory);
             }
         }
@@ -112,7 +113,7 @@ impl<T: Send + 'static> Ring<T> {
     /// Takes the memory of the request numbered `number` alone.
     #[inline]
     pub(super) fn take(&mut self, number: u64) -> Option<T> {
-        let memory = self.take_slot(self.slot(number));
+        let memory = self.take_slot(self.slot(number), Outcome::Succeeded);
         while self.in_flight() > 0 && self.slots[self.slot(self.order.head())].memory.is_none() {
             self.order.advance_head();
         }
@@ -120,11 +121,9 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     #[inline]
-    fn take_slot(&mut self, slot: usize) -> Option<T> {
+    fn take_slot(&mut self, slot: usize, outcome: Outcome) -> Option<T> {
         let held = &mut self.slots[slot];
-        if !matches!(held.keep, KeepAlive::Nothing) {
-            held.keep = KeepAlive::Nothing;
-        }
+        held.keep.settle(outcome);
         held.memory.take()
     }
 
@@ -220,7 +219,7 @@ impl<T: Send + 'static> Unstaged<'_, T> {
         while self.next < self.end {
             let slot = self.ring.slot(self.next);
             self.next += 1;
-            if let Some(memory) = self.ring.take_slot(slot) {
+            if let Some(memory) = self.ring.take_slot(slot, Outcome::NotPosted) {
                 return Some(memory);
             }
         }

@@ -58,6 +58,9 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         if !queue.ring.has_room() {
             return Err((queue.full(), request.into_memory()));
         }
+        if let Some(error) = request.keep().refused_in_batches() {
+            return Err((error, request.into_memory()));
+        }
         let request = queue.signal(request, self.run);
         let id = queue.ring.staged_id();
         let (wr, room) = queue.room.place(self.first + queue.ring.staged());
@@ -82,6 +85,9 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         let queue = &mut *self.queue;
         if !queue.ring.has_room() {
             return Err((queue.full(), request.into_memory()));
+        }
+        if let Some(error) = request.keep().refused_in_batches() {
+            return Err((error, request.into_memory()));
         }
         let request = queue.signal(request, self.run);
         let id = queue.ring.staged_id();

@@ -12,7 +12,7 @@ use super::request::{describe_inline, describe_send, stack_room};
 use super::ring::Ring;
 use crate::error::Error;
 use crate::memory::Gather;
-use crate::queue_pair::{InlineData, SendRequest};
+use crate::queue_pair::{InlineData, Outcome, SendRequest};
 
 /// Posts send requests and keeps what they need.
 pub(crate) struct SendRing<T: Send + 'static> {
@@ -111,10 +111,11 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.number(id)
     }
 
-    /// Takes the oldest request's memory, if the request is numbered `last` or lower.
+    /// Takes the oldest request's memory, if the request is numbered `last` or lower; that one and all
+    /// before it ended so.
     #[inline]
-    pub(crate) fn retire(&mut self, last: u64) -> Option<T> {
-        self.ring.retire(last)
+    pub(crate) fn retire(&mut self, last: u64, outcome: Outcome) -> Option<T> {
+        self.ring.retire(last, outcome)
     }
 
     #[inline]

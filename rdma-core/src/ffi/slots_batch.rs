@@ -12,7 +12,7 @@ use super::ring::Held;
 use super::slot_table::Reserved;
 use crate::error::{Error, Result};
 use crate::memory::{Gather, Scatter};
-use crate::queue_pair::{KeepAlive, SendRequest};
+use crate::queue_pair::{KeepAlive, Outcome, SendRequest};
 
 /// A batch of one thread, with room of its own. Memory moves into its slot when it is posted.
 pub(crate) struct SlotsStaging<'a, T: Send + 'static, W: Linked> {
@@ -102,10 +102,13 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
     pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
         self.first = 0;
         let slots = self.slots;
-        self.staged.drain(..).filter_map(move |(reserved, held)| {
-            slots.cancel(reserved);
-            held.memory
-        })
+        self.staged
+            .drain(..)
+            .filter_map(move |(reserved, mut held)| {
+                slots.cancel(reserved);
+                held.keep.settle(Outcome::NotPosted);
+                held.memory
+            })
     }
 }
 
@@ -122,6 +125,10 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
     {
         if !self.slots.table().owns(&reserved) {
             return Err((foreign_slot(), request.into_memory()));
+        }
+        if let Some(error) = request.keep().refused_in_batches() {
+            self.slots.cancel(reserved);
+            return Err((error, request.into_memory()));
         }
         let described = if self.has_room() {
             let (wr, room) = self.room.place(self.first + self.staged.len());

@@ -2,18 +2,17 @@
 
 use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::buffer::resolve;
-use super::gather::{Elements, Gather, Scatter, out_of_range, sealed};
-use super::{AccessFlags, Buffer, RemoteMemory};
+use super::gather::{Elements, Gather, Scatter, sealed};
+use super::{AccessFlags, Buffer, RemoteMemory, VolatileSlice};
 use crate::error::{Error, Result};
 use crate::ffi::{Exposed, RegionHandle};
 
 /// Memory, or a part of it, that peers can reach by RDMA for as long as it is exposed.
 ///
-/// A peer may write at any moment, so this is never a slice: it is read and written by copies, each
-/// byte (each aligned eight bytes) an atomic of its own. Clones and parts share the memory. The same
+/// A peer may write at any moment, so this is never a slice: it is read and written by copies and
+/// atomics ([`Self::volatile`] has all of them). Clones and parts share the memory. The same
 /// memory can be the local side of any number of requests at once.
 ///
 /// ```compile_fail,E0608
@@ -33,7 +32,7 @@ pub struct ExposedMemory {
 
 impl ExposedMemory {
     pub(crate) fn new(exposed: Exposed, access: AccessFlags) -> Self {
-        let range = 0..exposed.len();
+        let range = 0..exposed.memory().len();
         Self {
             exposed: Arc::new(exposed),
             range,
@@ -90,14 +89,19 @@ impl ExposedMemory {
         })
     }
 
+    /// The bytes, to be read and written by copies and atomics.
+    #[inline]
+    pub fn volatile(&self) -> VolatileSlice<'_> {
+        VolatileSlice::new(self.exposed.memory(), self.range.clone())
+    }
+
     /// Copies `to.len()` bytes out, from `offset` on.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if they are not inside.
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<()> {
-        self.exposed.read(self.inside(offset, to.len())?, to);
-        Ok(())
+        self.volatile().read_at(offset, to)
     }
 
     /// Copies `from` in, from `offset` on.
@@ -106,61 +110,67 @@ impl ExposedMemory {
     ///
     /// [`Error::OutOfRange`] if it would not fit inside.
     pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
-        self.exposed.write(self.inside(offset, from.len())?, from);
-        Ok(())
+        self.volatile().write_at(offset, from)
     }
 
-    /// Reads the byte at `offset`, with acquire ordering: what the writer wrote before it is seen.
+    /// Reads the byte at `offset`: see [`VolatileSlice::load_u8`].
     ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if it is not inside.
     #[inline]
     pub fn load_u8(&self, offset: usize) -> Result<u8> {
-        Ok(self
-            .exposed
-            .byte(self.inside(offset, 1)?)
-            .load(Ordering::Acquire))
+        self.volatile().load_u8(offset)
     }
 
-    /// Writes the byte at `offset`, with release ordering.
+    /// Writes the byte at `offset`: see [`VolatileSlice::store_u8`].
     ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if it is not inside.
     #[inline]
     pub fn store_u8(&self, offset: usize, value: u8) -> Result<()> {
-        self.exposed
-            .byte(self.inside(offset, 1)?)
-            .store(value, Ordering::Release);
-        Ok(())
+        self.volatile().store_u8(offset, value)
     }
 
-    /// Reads the eight bytes at `offset` at once, in the host's byte order, with acquire ordering.
+    /// Reads the four bytes at `offset` at once: see [`VolatileSlice::load_u32`].
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if they are not inside, [`Error::InvalidArgument`] if their address is
-    /// not a multiple of eight.
+    /// As [`VolatileSlice::load_u32`].
+    #[inline]
+    pub fn load_u32(&self, offset: usize) -> Result<u32> {
+        self.volatile().load_u32(offset)
+    }
+
+    /// Writes the four bytes at `offset` at once: see [`VolatileSlice::store_u32`].
+    ///
+    /// # Errors
+    ///
+    /// As [`VolatileSlice::load_u32`].
+    #[inline]
+    pub fn store_u32(&self, offset: usize, value: u32) -> Result<()> {
+        self.volatile().store_u32(offset, value)
+    }
+
+    /// Reads the eight bytes at `offset` at once: see [`VolatileSlice::load_u64`].
+    ///
+    /// # Errors
+    ///
+    /// As [`VolatileSlice::load_u64`].
     #[inline]
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
-        Ok(self
-            .exposed
-            .word(self.word(offset)?)
-            .load(Ordering::Acquire))
+        self.volatile().load_u64(offset)
     }
 
-    /// Writes the eight bytes at `offset` at once, in the host's byte order, with release ordering.
+    /// Writes the eight bytes at `offset` at once: see [`VolatileSlice::store_u64`].
     ///
     /// # Errors
     ///
-    /// As [`Self::load_u64`].
+    /// As [`VolatileSlice::load_u64`].
     #[inline]
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
-        self.exposed
-            .word(self.word(offset)?)
-            .store(value, Ordering::Release);
-        Ok(())
+        self.volatile().store_u64(offset, value)
     }
 
     /// Ends the grant at the device; the memory is the owner's alone again, and a slice.
@@ -182,9 +192,9 @@ impl ExposedMemory {
             access,
         };
         match Arc::try_unwrap(exposed) {
-            Ok(mut exposed) => match exposed.end() {
-                Ok(()) => Ok(Buffer::new(exposed.into_span())),
-                Err(error) => Err((whole(Arc::new(exposed)), error)),
+            Ok(exposed) => match exposed.revoke() {
+                Ok(span) => Ok(Buffer::new(span)),
+                Err((exposed, error)) => Err((whole(Arc::new(*exposed)), error)),
             },
             Err(exposed) => Err((
                 whole(exposed),
@@ -193,30 +203,6 @@ impl ExposedMemory {
                 },
             )),
         }
-    }
-
-    /// The place of `offset` in the whole memory, if `len` bytes from there on lie inside.
-    #[inline]
-    fn inside(&self, offset: usize, len: usize) -> Result<usize> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.range.len() => Ok(self.range.start + offset),
-            end => Err(out_of_range(
-                &(offset..end.unwrap_or(usize::MAX)),
-                self.range.len(),
-            )),
-        }
-    }
-
-    #[inline]
-    fn word(&self, offset: usize) -> Result<usize> {
-        let place = self.inside(offset, size_of::<u64>())?;
-        if self.exposed.is_aligned(place, size_of::<u64>()) {
-            return Ok(place);
-        }
-        Err(Error::invalid(
-            "eight-byte word",
-            format!("offset {offset} is not aligned to 8 bytes"),
-        ))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::queues::PostError;
-use super::{ConcurrentReceiveBatch, ConcurrentSendBatch, InlineData, SendRequest};
+use super::{ConcurrentReceiveBatch, ConcurrentSendBatch, InlineData, Outcome, SendRequest};
 use crate::completion::WorkCompletion;
 use crate::ffi::{QueuePairHandle, Reserved, Slots};
 use crate::memory::{Gather, Scatter};
@@ -113,7 +113,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     /// released at once.
     #[inline]
     pub fn complete(&self, completion: &WorkCompletion) -> Option<(u32, T)> {
-        let (index, memory) = self.slots.complete(completion.id())?;
+        let (index, memory) = self.finish(completion)?;
         if memory.is_none() {
             self.slots.release(index);
         }
@@ -123,7 +123,8 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     /// Like [`Self::complete`], for requests with memory or without.
     #[inline]
     pub fn finish(&self, completion: &WorkCompletion) -> Option<(u32, Option<T>)> {
-        self.slots.complete(completion.id())
+        self.slots
+            .complete(completion.id(), Outcome::of(completion))
     }
 
     /// Makes a completed slot free again. An index in any other state is ignored.
@@ -190,8 +191,12 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
     /// queue. Its first [`len`](WorkCompletion::len) bytes are the message, if it succeeded.
     #[inline]
     pub fn complete(&self, completion: &WorkCompletion) -> Option<T> {
-        let (index, memory) = self.slots.complete(completion.id())?;
+        let outcome = Outcome::of(completion);
+        let (index, memory) = self.slots.complete(completion.id(), outcome)?;
         self.slots.release(index);
+        if let Some(key) = completion.invalidated_key() {
+            self.slots.queue_pair().domain().ended_by_peer(key);
+        }
         memory
     }
 

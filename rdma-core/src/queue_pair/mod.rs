@@ -65,7 +65,7 @@ pub use operations::{QueuePairCreateFlags, SendOperations};
 pub use prepared::PreparedQueuePair;
 pub use queues::{PostError, ReceiveQueue, Retired, SendQueue};
 pub use refusal::{ModificationFlaw, RefusedModification};
-pub(crate) use request::{Description, KeepAlive, Operation, SendFlags, Target};
+pub(crate) use request::{Description, KeepAlive, Operation, Outcome, SendFlags, Target};
 pub use request::{Placement, SendRequest};
 pub use scope::{CompletedRequest, FailedRequest, PendingRequest};
 pub use state::QueuePairState;

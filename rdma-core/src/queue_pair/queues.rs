@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{InlineData, ReceiveBatch, SendBatch, SendRequest};
+use super::{InlineData, Outcome, ReceiveBatch, SendBatch, SendRequest};
 use crate::completion::WorkCompletion;
 use crate::error::Error;
 use crate::ffi::{QueuePairHandle, ReceiveRing, SendRing};
@@ -134,6 +134,7 @@ impl<T: Send + 'static> SendQueue<T> {
     pub fn complete(&mut self, completion: &WorkCompletion) -> Retired<'_, T> {
         Retired {
             last: self.ring.number(completion.id()),
+            outcome: Outcome::of(completion),
             ring: &mut self.ring,
         }
     }
@@ -160,6 +161,7 @@ impl<T: Send + 'static> SendQueue<T> {
 pub struct Retired<'a, T: Send + 'static> {
     ring: &'a mut SendRing<T>,
     last: Option<u64>,
+    outcome: Outcome,
 }
 
 impl<T: Send + 'static> Iterator for Retired<'_, T> {
@@ -167,7 +169,7 @@ impl<T: Send + 'static> Iterator for Retired<'_, T> {
 
     #[inline]
     fn next(&mut self) -> Option<T> {
-        self.ring.retire(self.last?)
+        self.ring.retire(self.last?, self.outcome)
     }
 }
 
@@ -215,7 +217,11 @@ impl<T: Send + 'static> ReceiveQueue<T> {
     /// queue. Its first [`len`](WorkCompletion::len) bytes are the message, if it succeeded.
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Option<T> {
-        self.ring.complete(completion.id())
+        let memory = self.ring.complete(completion.id())?;
+        if let Some(key) = completion.invalidated_key() {
+            self.ring.queue_pair().domain().ended_by_peer(key);
+        }
+        Some(memory)
     }
 
     /// How many requests are in flight.

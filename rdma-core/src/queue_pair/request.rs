@@ -6,6 +6,9 @@ use ibverbs_sys::ibv_send_flags;
 
 use super::SendOperations;
 use crate::address::{AddressHandle, Destination};
+use crate::completion::{WorkCompletion, WorkStatus};
+use crate::error::{Error, Result};
+use crate::ffi::{QueuePairHandle, WindowChange};
 use crate::memory::{RemoteMemory, Scatter};
 
 bitflags::bitflags! {
@@ -22,16 +25,40 @@ bitflags::bitflags! {
 /// What a send request does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
-    Send { immediate: Option<u32> },
-    SendWithInvalidate { key: u32 },
-    Write { immediate: Option<u32> },
+    Send {
+        immediate: Option<u32>,
+    },
+    SendWithInvalidate {
+        key: u32,
+    },
+    Write {
+        immediate: Option<u32>,
+    },
     Read,
-    CompareAndSwap { expected: u64, desired: u64 },
-    FetchAndAdd { add: u64 },
-    Invalidate { key: u32 },
-    Segmented { segment: u16 },
-    AtomicWrite { value: [u8; 8] },
-    Flush { placement: Placement, whole: bool },
+    CompareAndSwap {
+        expected: u64,
+        desired: u64,
+    },
+    FetchAndAdd {
+        add: u64,
+    },
+    Invalidate {
+        key: u32,
+    },
+    Segmented {
+        segment: u16,
+    },
+    AtomicWrite {
+        value: [u8; 8],
+    },
+    Flush {
+        placement: Placement,
+        whole: bool,
+    },
+    /// Binds a window, or ends its binding: what the request keeps says more.
+    Window {
+        binds: bool,
+    },
 }
 
 impl Operation {
@@ -50,6 +77,8 @@ impl Operation {
             Self::Segmented { .. } => SendOperations::SEGMENTATION,
             Self::AtomicWrite { .. } => SendOperations::ATOMIC_WRITE,
             Self::Flush { .. } => SendOperations::FLUSH,
+            Self::Window { binds: true } => SendOperations::BIND_WINDOW,
+            Self::Window { binds: false } => SendOperations::INVALIDATE,
         }
     }
 
@@ -68,6 +97,7 @@ impl Operation {
             Self::Segmented { .. } => "segmentation of sends",
             Self::AtomicWrite { .. } => "atomic writes",
             Self::Flush { .. } => "flushes",
+            Self::Window { .. } => "memory windows",
         }
     }
 }
@@ -103,6 +133,66 @@ pub(crate) enum KeepAlive {
     Address(AddressHandle),
     /// The headers of a segmented send, and the way it goes.
     Headers(Arc<[u8]>, Option<AddressHandle>),
+    /// A window that changes, and its memory.
+    Window(WindowChange),
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    NotPosted,
+    Succeeded,
+    Failed,
+}
+
+impl Outcome {
+    /// What a completion says. Requests before one that failed, which have none of their own, may
+    /// have succeeded, and are taken to have failed.
+    #[inline]
+    pub(crate) fn of(completion: &WorkCompletion) -> Self {
+        match completion.status() {
+            WorkStatus::Success => Self::Succeeded,
+            _ => Self::Failed,
+        }
+    }
+}
+
+impl KeepAlive {
+    /// Gives up what was kept, of a request that has ended.
+    #[inline]
+    pub(crate) fn settle(&mut self, outcome: Outcome) {
+        if !matches!(self, Self::Nothing) {
+            std::mem::replace(self, Self::Nothing).settled(outcome);
+        }
+    }
+
+    /// Whether a queue pair can carry out what is kept.
+    #[inline]
+    pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
+        match self {
+            Self::Window(change) => change.check(queue_pair.domain()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it must not be in a batch.
+    #[inline]
+    pub(crate) fn refused_in_batches(&self) -> Option<Error> {
+        match self {
+            Self::Window(change) if change.goes_alone() => {
+                let reason = "requests of windows of type 1 are posted alone";
+                Some(Error::invalid("request of a batch", reason))
+            }
+            _ => None,
+        }
+    }
+
+    #[cold]
+    fn settled(self, outcome: Outcome) {
+        if let Self::Window(change) = self {
+            change.settle(outcome);
+        }
+    }
 }
 
 const NOWHERE: RemoteMemory = RemoteMemory {
@@ -125,6 +215,7 @@ const NOWHERE: RemoteMemory = RemoteMemory {
 /// |---|---|
 /// | [`send`](Self::send), [`send_with_immediate`](Self::send_with_immediate) | all; raw packet without immediate |
 /// | [`send_with_invalidate`](Self::send_with_invalidate), [`write`](Self::write), [`write_with_immediate`](Self::write_with_immediate), [`invalidate`](SendRequest::invalidate) | RC, UC, XRC |
+/// | requests of a [`WindowLease`](crate::WindowLease) | RC, UC, XRC |
 /// | [`read`](Self::read), [`compare_and_swap`](Self::compare_and_swap), [`fetch_and_add`](Self::fetch_and_add) | RC, XRC |
 /// | [`atomic_write`](SendRequest::atomic_write), [`flush`](SendRequest::flush) | RC, XRC made for them |
 /// | [`segmented`](Self::segmented) | UD, raw packet |
@@ -248,8 +339,10 @@ impl<T> SendRequest<T> {
         &self.memory
     }
 
+    /// The memory of a request that was not posted.
     #[inline]
-    pub(crate) fn into_memory(self) -> T {
+    pub(crate) fn into_memory(mut self) -> T {
+        self.keep.settle(Outcome::NotPosted);
         self.memory
     }
 
@@ -371,6 +464,14 @@ impl SendRequest<()> {
     #[inline]
     pub fn invalidate(key: u32) -> Self {
         Self::new(Operation::Invalidate { key }, (), NOWHERE)
+    }
+
+    /// Changes a window.
+    pub(crate) fn of_window(change: WindowChange) -> Self {
+        let binds = !change.is_invalidation();
+        let mut request = Self::new(Operation::Window { binds }, (), NOWHERE);
+        request.keep = KeepAlive::Window(change);
+        request
     }
 
     /// Writes eight bytes of the peer, at a multiple of eight, at once: who reads them sees all the

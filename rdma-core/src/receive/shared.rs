@@ -193,7 +193,11 @@ impl<T: Send + 'static> SharedReceiveQueue<T> {
     /// queue. Its first [`len`](WorkCompletion::len) bytes are the message, if it succeeded.
     #[inline]
     pub fn complete(&self, completion: &WorkCompletion) -> Option<T> {
-        self.slots.complete(completion.id())
+        let memory = self.slots.complete(completion.id())?;
+        if let Some(key) = completion.invalidated_key() {
+            self.handle().domain().ended_by_peer(key);
+        }
+        Some(memory)
     }
 
     /// How many receives can be in flight.

@@ -1,0 +1,357 @@
+//! Memory that peers can reach through a window.
+//!
+//! What the window grants is decided by requests that are in flight for a while, so a lease has
+//! phases. Only [`Phase::Free`] says that no peer reaches the memory, and it is entered in three ways:
+//! at the beginning, by the successful completion of a request that ends the binding, and by the
+//! arrival of a peer's message that did. Requests are told apart by generations, so that one that
+//! completes late changes nothing.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use ibverbs_sys as sys;
+
+use super::protection_domain::ProtectionDomainHandle;
+use super::span::Span;
+use super::volatile::Volatile;
+use super::window::WindowHandle;
+use crate::error::{Error, Result};
+use crate::memory::{AccessFlags, WindowType};
+use crate::queue_pair::Outcome;
+
+/// What a peer can reach through the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    /// Nothing.
+    Free,
+    /// Nothing yet or the memory already: the binding is in a request that has not completed.
+    Binding,
+    /// The memory.
+    Bound,
+    /// The memory still or nothing any more: the end is in a request that has not completed.
+    Ending,
+    /// Nobody knows: a request failed, or was lost with its queue.
+    Unknown,
+}
+
+/// A span and the window that grants access to it.
+///
+/// The window is freed, and so every grant ended at the device, before the span is.
+pub(crate) struct Lease {
+    window: WindowHandle,
+    /// `None` only after the end.
+    memory: Option<Volatile>,
+    access: AccessFlags,
+    /// The part of the window's key that does not vary.
+    index: u32,
+    state: AtomicU64,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("window", &self.window)
+            .field("memory", &self.memory)
+            .field("access", &self.access)
+            .field("state", &self.state())
+            .finish()
+    }
+}
+
+/// The state of a lease, in one word: the phase, the varying part of the window's key, and how often
+/// it was bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct State {
+    phase: Phase,
+    tag: u8,
+    generation: u64,
+}
+
+impl State {
+    fn to_bits(self) -> u64 {
+        self.generation << 16 | u64::from(self.tag) << 8 | self.phase as u64
+    }
+
+    fn from_bits(bits: u64) -> Self {
+        let phase = match bits as u8 {
+            0 => Phase::Free,
+            1 => Phase::Binding,
+            2 => Phase::Bound,
+            3 => Phase::Ending,
+            _ => Phase::Unknown,
+        };
+        Self {
+            phase,
+            tag: (bits >> 8) as u8,
+            generation: bits >> 16,
+        }
+    }
+}
+
+impl Lease {
+    /// A lease of memory by a window of the same protection domain, to grant `access`, which is
+    /// remote rights and perhaps to count from zero.
+    pub(crate) fn new(window: WindowHandle, span: Span, access: AccessFlags) -> Arc<Self> {
+        let state = State {
+            phase: Phase::Free,
+            tag: window.key() as u8,
+            generation: 0,
+        };
+        Self {
+            state: AtomicU64::new(state.to_bits()),
+            index: index_of(window.key()),
+            window,
+            memory: Some(Volatile::new(span)),
+            access,
+        }
+        .share()
+    }
+
+    fn share(self) -> Arc<Self> {
+        let lease = Arc::new(self);
+        lease.window.domain().leases().add(&lease);
+        lease
+    }
+
+    /// Sees to it that nothing a peer did or does counts any more.
+    fn retire(&self) {
+        let doubtful = (self.phase() != Phase::Free).then(|| self.key());
+        self.window.domain().leases().remove(self.index, doubtful);
+    }
+
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(crate) fn memory(&self) -> &Volatile {
+        self.memory.as_ref().expect("the lease has not ended")
+    }
+
+    pub(crate) fn access(&self) -> AccessFlags {
+        self.access
+    }
+
+    pub(crate) fn window(&self) -> &WindowHandle {
+        &self.window
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.state().phase
+    }
+
+    /// The key that the window has by its last binding, of which the device may not know yet.
+    pub(crate) fn key(&self) -> u32 {
+        self.key_with(self.state().tag)
+    }
+
+    /// What peers call the first byte.
+    pub(crate) fn address(&self) -> u64 {
+        if self.access.contains(AccessFlags::ZERO_BASED) {
+            0
+        } else {
+            self.memory().span().address()
+        }
+    }
+
+    /// Begins a binding: the request's part of it.
+    pub(crate) fn bind(self: &Arc<Self>) -> Option<WindowChange> {
+        self.begin(Phase::Free)
+    }
+
+    /// Begins the end of a binding: the request's part of it.
+    pub(crate) fn unbind(self: &Arc<Self>) -> Option<WindowChange> {
+        self.begin(Phase::Bound)
+    }
+
+    fn begin(self: &Arc<Self>, from: Phase) -> Option<WindowChange> {
+        let before = self.state();
+        if before.phase != from {
+            return None;
+        }
+        let mut during = before;
+        if from == Phase::Free {
+            during.phase = Phase::Binding;
+            during.generation += 1;
+            if self.window.kind() == WindowType::Two {
+                // IBTA 10.6.7.2.1: the consumer chooses the key's last eight bits, and they change.
+                during.tag = during.tag.wrapping_add(1);
+            }
+        } else {
+            during.phase = Phase::Ending;
+        }
+        self.change(before, during).then(|| WindowChange {
+            lease: Arc::clone(self),
+            before,
+            during,
+            is_described: AtomicBool::new(false),
+        })
+    }
+
+    /// Says that a message of a peer has ended the binding with this key, and no older one.
+    pub(super) fn ended_by_peer(&self, key: u32) {
+        let before = self.state();
+        let mut after = before;
+        after.phase = Phase::Free;
+        if matches!(before.phase, Phase::Binding | Phase::Bound) && self.key_with(before.tag) == key
+        {
+            // It fails if a request that ends the binding was made just now, which will fail.
+            self.change(before, after);
+        }
+    }
+
+    /// The window and the memory, if no peer can reach it and no request has it.
+    pub(crate) fn finish(self: Arc<Self>) -> Result<(WindowHandle, Span), Arc<Self>> {
+        if self.phase() != Phase::Free {
+            return Err(self);
+        }
+        let mut lease = Arc::try_unwrap(self)?;
+        let memory = lease.memory.take().expect("the lease has not ended");
+        // SAFETY: nobody else has this lease, so nobody posts a request with the window.
+        unsafe { lease.window.set_key(lease.key()) };
+        Ok((lease.window.take(), memory.into_span()))
+    }
+
+    /// Frees the window, which ends what it grants; the memory. The error is none while a request
+    /// has the lease.
+    pub(crate) fn revoke(self: Arc<Self>) -> Result<Span, (Arc<Self>, Option<Error>)> {
+        let mut lease = Arc::try_unwrap(self).map_err(|lease| (lease, None))?;
+        lease.retire();
+        match lease.window.end() {
+            Ok(()) => {
+                let memory = lease.memory.take().expect("the lease has not ended");
+                Ok(memory.into_span())
+            }
+            Err(error) => Err((lease.share(), Some(error))),
+        }
+    }
+
+    fn key_with(&self, tag: u8) -> u32 {
+        self.index | u32::from(tag)
+    }
+
+    fn state(&self) -> State {
+        State::from_bits(self.state.load(Ordering::Acquire))
+    }
+
+    fn change(&self, from: State, to: State) -> bool {
+        let (from, to) = (from.to_bits(), to.to_bits());
+        self.state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.retire();
+        if let Err(error) = self.window.end() {
+            // Peers may still reach the memory: it must never be freed.
+            std::mem::forget(self.memory.take());
+            tracing::error!(%error, "a memory window could not be freed; the memory is leaked");
+        }
+    }
+}
+
+/// The part of a window's key that does not vary (IBTA 10.6.7.2.1).
+pub(super) fn index_of(key: u32) -> u32 {
+    key & !0xff
+}
+
+/// What a send request does to a lease's window. It is kept in the request's slot, with the memory
+/// and the window by way of the lease, until the request has completed.
+#[derive(Debug)]
+pub(crate) struct WindowChange {
+    lease: Arc<Lease>,
+    before: State,
+    during: State,
+    /// Whether it may have been posted since.
+    is_described: AtomicBool,
+}
+
+impl WindowChange {
+    /// Whether the request invalidates a key, and binds nothing.
+    pub(crate) fn is_invalidation(&self) -> bool {
+        self.during.phase == Phase::Ending && self.lease.window.kind() == WindowType::Two
+    }
+
+    /// Whether a queue pair of this domain can carry it out.
+    pub(crate) fn check(&self, domain: &ProtectionDomainHandle) -> Result<()> {
+        if self.lease.window.domain().is_same(domain) {
+            return Ok(());
+        }
+        let reason = "the queue pair is of another protection domain";
+        Err(Error::invalid("memory window", reason))
+    }
+
+    /// Whether it goes to the device by a verb of its own (`ibv_bind_mw`), and not in a batch.
+    pub(crate) fn goes_alone(&self) -> bool {
+        self.lease.window.kind() == WindowType::One
+    }
+
+    /// Fills in what the request does.
+    pub(super) fn describe(&self, wr: &mut sys::ibv_send_wr) {
+        let lease = &*self.lease;
+        self.is_described.store(true, Ordering::Relaxed);
+        if self.is_invalidation() {
+            wr.opcode = sys::ibv_wr_opcode::IBV_WR_LOCAL_INV;
+            wr.__bindgen_anon_1.invalidate_rkey = lease.key_with(self.during.tag);
+            return;
+        }
+        wr.opcode = sys::ibv_wr_opcode::IBV_WR_BIND_MW;
+        // SAFETY: from `begin` to its completion this change is the only one of the window, and it
+        // is described by one thread at a time.
+        unsafe { lease.window.set_key(lease.key_with(self.before.tag)) };
+        let span = lease.memory().span();
+        // A window of type 1 ends by being bound to nothing (ibv_bind_mw(3)).
+        let ends = self.during.phase == Phase::Ending;
+        wr.__bindgen_anon_2.bind_mw.mw = lease.window.as_raw();
+        wr.__bindgen_anon_2.bind_mw.rkey = lease.key_with(self.during.tag);
+        wr.__bindgen_anon_2.bind_mw.bind_info = sys::ibv_mw_bind_info {
+            mr: span.region().as_raw(),
+            addr: span.address(),
+            length: if ends { 0 } else { span.len() as u64 },
+            mw_access_flags: lease.access.bits(),
+        };
+    }
+
+    /// Says how the request ended.
+    pub(crate) fn settle(mut self, outcome: Outcome) {
+        let mut after = self.during;
+        after.phase = match (outcome, self.during.phase) {
+            (Outcome::Succeeded, Phase::Binding) => Phase::Bound,
+            (Outcome::Succeeded, Phase::Ending) => Phase::Free,
+            _ => Phase::Unknown,
+        };
+        if outcome == Outcome::NotPosted {
+            after = self.before;
+        } else if self.lease.window.kind() == WindowType::One {
+            // The library chose the key when the request was posted.
+            after.tag = self.lease.window.key() as u8;
+        }
+        self.finish(after);
+    }
+
+    /// Enters a state, unless a peer has ended the binding meanwhile.
+    fn finish(&mut self, after: State) {
+        if self.during != after {
+            self.lease.change(self.during, after);
+            self.during = after;
+        }
+    }
+}
+
+impl Drop for WindowChange {
+    /// What was lost with its queue may have been carried out or not. What was settled stays so.
+    fn drop(&mut self) {
+        if matches!(self.during.phase, Phase::Binding | Phase::Ending) {
+            let mut after = self.before;
+            if *self.is_described.get_mut() {
+                after = self.during;
+                after.phase = Phase::Unknown;
+            }
+            self.finish(after);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Which leases of a protection domain a peer's message can end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::lease::{Lease, index_of};
+
+/// The leases of a protection domain, by the part of their windows' keys that does not vary.
+///
+/// A completion that tells of an invalidated key can be shown late, when the device has given the
+/// key to another window. So keys of leases that ended in another way, while a peer may have ended
+/// them too, are remembered: a completion that tells of such a key is not believed.
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    entries: Mutex<Entries>,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    live: BTreeMap<u32, Weak<Lease>>,
+    doubtful: BTreeSet<u32>,
+}
+
+impl Leases {
+    pub(super) fn add(&self, lease: &Arc<Lease>) {
+        let mut entries = self.entries.lock();
+        entries.live.insert(lease.index(), Arc::downgrade(lease));
+    }
+
+    /// Forgets a lease that is ending; `doubtful` is its key, if a peer may have ended it.
+    pub(super) fn remove(&self, index: u32, doubtful: Option<u32>) {
+        let mut entries = self.entries.lock();
+        // The window may be another lease's by now.
+        if let Some(lease) = entries.live.get(&index)
+            && lease.strong_count() == 0
+        {
+            entries.live.remove(&index);
+        }
+        entries.doubtful.extend(doubtful);
+    }
+
+    /// Says that a message of a peer has ended the access that this key gave. To be called once for
+    /// each message.
+    #[cold]
+    pub(super) fn ended_by_peer(&self, key: u32) {
+        let mut entries = self.entries.lock();
+        if entries.doubtful.remove(&key) {
+            return;
+        }
+        if let Some(lease) = entries.live.get(&index_of(key)).and_then(Weak::upgrade) {
+            drop(entries);
+            lease.ended_by_peer(key);
+        }
+    }
+}

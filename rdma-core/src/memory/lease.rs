@@ -1,0 +1,253 @@
+//! Memory that is leased to peers through a window.
+
+use std::sync::Arc;
+
+use super::{AccessFlags, Buffer, MemoryWindow, RemoteMemory, VolatileSlice, WindowType};
+use crate::error::{Error, Result};
+use crate::ffi::{Lease, Phase};
+use crate::queue_pair::SendRequest;
+
+/// Memory that peers reach through a memory window: granted, and taken back, by requests of a queue
+/// pair, without a registration.
+///
+/// 1. [`Buffer::lease`] pairs the memory with a window. From then on it is no slice.
+/// 2. [`Self::bind`] is the request that grants: [`Self::remote`] tells the peer the key.
+/// 3. [`Self::unbind`] is the request that takes back, or the peer gives back by
+///    [`SendRequest::send_with_invalidate`]. A peer that comes later gets a remote access error.
+/// 4. [`Self::finish`] gives buffer and window; or [`Self::bind`] begins anew, with another key.
+///
+/// What happened at the device is known when a request's completion has been given to its queue
+/// (`complete`), and a peer's giving back when the completion of the receive has been. So
+/// `finish` cannot give memory out that a peer still reaches: not when completions are lost, shown
+/// twice or shown late, and not when this is dropped or forgotten. [`Self::revoke`] ends it in any
+/// case, by freeing the window.
+///
+/// ```
+/// use rdma_core::{AccessFlags, WindowType};
+/// # use rdma_core::{ConnectOptions, Context, QueuePair, SendQueue, SendRequest, WorkCompletion};
+/// # let context = Context::open_default()?;
+/// # let domain = context.protection_domain()?;
+/// # let (left, right) = (domain.queue_pair().build()?, domain.queue_pair().build()?);
+/// # let (to_right, to_left) = (right.endpoint(), left.endpoint());
+/// # let options = ConnectOptions::default();
+/// # let (queue_pair, _right) = (left.connect(&to_right, &options)?, right.connect(&to_left, &options)?);
+/// # fn succeed(queue_pair: &QueuePair, queue: &mut SendQueue<()>) -> rdma_core::Result<()> {
+/// #     let mut room = [WorkCompletion::default()];
+/// #     loop {
+/// #         if let [completion] = queue_pair.send_completions().poll(&mut room)? {
+/// #             completion.result().unwrap();
+/// #             queue.complete(completion);
+/// #             return Ok(());
+/// #         }
+/// #     }
+/// # }
+/// let memory = domain.registration().access(AccessFlags::WINDOW_BIND).allocate(4096)?;
+/// let window = domain.memory_window(WindowType::Two)?;
+/// let lease = memory.lease(window, AccessFlags::REMOTE_WRITE).map_err(|(.., error)| error)?;
+///
+/// let mut queue = queue_pair.send_queue::<()>();
+/// queue.post_inline(lease.bind()?)?;
+/// succeed(&queue_pair, &mut queue)?;
+/// let token = lease.remote().expect("it is bound");
+/// // The peer gets the token, writes, and is done.
+/// queue.post_inline(lease.unbind()?)?;
+/// succeed(&queue_pair, &mut queue)?;
+/// let (memory, window) = lease.finish().expect("no peer reaches it");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # What it relies on
+///
+/// On a device that keeps to what it grants. Keys are guessable, and a window's come again after 256
+/// bindings: a peer that kept an old one so long gets in again. Soft-RoCE of Linux 6.1 checks what
+/// comes through a window against the bounds of the *region*: there, lease whole registrations only.
+#[derive(Debug)]
+pub struct WindowLease {
+    lease: Arc<Lease>,
+}
+
+/// What peers can reach through a window: see [`WindowLease::state`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LeaseState {
+    /// Nothing.
+    Free,
+    /// Nothing yet, or the memory: the request that binds has not completed.
+    Binding,
+    /// The memory.
+    Bound,
+    /// The memory still, or nothing: the request that ends the binding has not completed.
+    Ending,
+    /// Nobody knows, since a request failed or was lost. [`WindowLease::revoke`] makes sure.
+    Unknown,
+}
+
+impl Buffer {
+    /// Pairs the memory with a window, through which peers are to do what `access` says. Nothing is
+    /// granted yet.
+    ///
+    /// # Errors
+    ///
+    /// Buffer and window, with [`Error::InvalidArgument`] if the buffer is empty, not registered with
+    /// [`AccessFlags::WINDOW_BIND`], or of another protection domain than the window, or if `access`
+    /// says more than remote rights and [`AccessFlags::ZERO_BASED`].
+    pub fn lease(
+        self,
+        window: MemoryWindow,
+        access: AccessFlags,
+    ) -> Result<WindowLease, (Self, MemoryWindow, Error)> {
+        if let Err(error) = check(&self, &window, access) {
+            return Err((self, window, error));
+        }
+        let lease = Lease::new(window.into_handle(), self.into_span(), access);
+        Ok(WindowLease { lease })
+    }
+}
+
+fn check(buffer: &Buffer, window: &MemoryWindow, access: AccessFlags) -> Result<()> {
+    let what = "memory to lease";
+    if buffer.is_empty() {
+        return Err(Error::invalid(what, "0 bytes cannot be bound to"));
+    }
+    if !buffer.access().contains(AccessFlags::WINDOW_BIND) {
+        let reason = "it was not registered with AccessFlags::WINDOW_BIND";
+        return Err(Error::invalid(what, reason));
+    }
+    let domain = buffer.span().region().domain();
+    if !domain.is_same(window.handle().domain()) {
+        let reason = "its window is of another protection domain";
+        return Err(Error::invalid(what, reason));
+    }
+    if !(AccessFlags::REMOTE | AccessFlags::ZERO_BASED).contains(access) {
+        let reason = format!("{access} is more than remote rights");
+        return Err(Error::invalid("access through a window", reason));
+    }
+    Ok(())
+}
+
+impl WindowLease {
+    /// The request that binds the window, and so grants the memory to peers. For
+    /// [`SendQueue::post_inline`](crate::SendQueue::post_inline) and its like, of a connected queue
+    /// pair of the same protection domain; of the peer's end, if the window is of type 2.
+    ///
+    /// If the request is dropped and not posted, nothing has happened.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`] unless the lease is [free](LeaseState::Free).
+    #[doc(alias = "ibv_bind_mw")]
+    #[doc(alias = "IBV_WR_BIND_MW")]
+    pub fn bind(&self) -> Result<SendRequest<()>> {
+        let change = self.lease.bind().ok_or_else(|| self.in_use())?;
+        Ok(SendRequest::of_window(change))
+    }
+
+    /// The request that ends the binding: of a window of type 2 it invalidates the key, of one of
+    /// type 1 it binds to nothing. As [`Self::bind`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InUse`] unless the lease is [bound](LeaseState::Bound).
+    #[doc(alias = "IBV_WR_LOCAL_INV")]
+    pub fn unbind(&self) -> Result<SendRequest<()>> {
+        let change = self.lease.unbind().ok_or_else(|| self.in_use())?;
+        Ok(SendRequest::of_window(change))
+    }
+
+    /// What a peer needs to reach the memory; `None` where that is nothing. Of a window of type 2 it
+    /// is known as soon as [`Self::bind`] was called: a message behind that request, in the same
+    /// queue, may carry it.
+    pub fn remote(&self) -> Option<RemoteMemory> {
+        let is_known = match self.lease.phase() {
+            Phase::Bound => true,
+            Phase::Binding => self.kind() == WindowType::Two,
+            Phase::Free | Phase::Ending | Phase::Unknown => false,
+        };
+        is_known.then(|| RemoteMemory {
+            address: self.lease.address(),
+            len: self.len() as u64,
+            rkey: self.lease.key(),
+        })
+    }
+
+    /// What peers can reach, as far as is known.
+    pub fn state(&self) -> LeaseState {
+        match self.lease.phase() {
+            Phase::Free => LeaseState::Free,
+            Phase::Binding => LeaseState::Binding,
+            Phase::Bound => LeaseState::Bound,
+            Phase::Ending => LeaseState::Ending,
+            Phase::Unknown => LeaseState::Unknown,
+        }
+    }
+
+    /// The bytes, to be read and written by copies and atomics.
+    pub fn volatile(&self) -> VolatileSlice<'_> {
+        VolatileSlice::new(self.lease.memory(), 0..self.len())
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.lease.memory().len()
+    }
+
+    /// Whether it has none, which it never does.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the window lets peers do.
+    pub fn access(&self) -> AccessFlags {
+        self.lease.access()
+    }
+
+    /// The type of the window.
+    pub fn kind(&self) -> WindowType {
+        self.lease.window().kind()
+    }
+
+    /// The C object of the window, valid for as long as this.
+    pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mw {
+        self.lease.window().as_raw()
+    }
+
+    /// The memory, a slice again, and the window, once the lease is [free](LeaseState::Free).
+    ///
+    /// # Errors
+    ///
+    /// The lease, if peers may still reach the memory.
+    pub fn finish(self) -> Result<(Buffer, MemoryWindow), Self> {
+        match self.lease.finish() {
+            Ok((window, span)) => Ok((Buffer::new(span), MemoryWindow::of(window))),
+            Err(lease) => Err(Self { lease }),
+        }
+    }
+
+    /// Frees the window, which ends the grant at the device, whatever state it is in; the memory.
+    ///
+    /// # Errors
+    ///
+    /// The lease, with [`Error::InUse`] while a request of it is in flight, or with the device's
+    /// error.
+    #[doc(alias = "ibv_dealloc_mw")]
+    pub fn revoke(self) -> Result<Buffer, (Self, Error)> {
+        let holder = "a request that binds or unbinds it";
+        match self.lease.revoke() {
+            Ok(span) => Ok(Buffer::new(span)),
+            Err((lease, error)) => Err((Self { lease }, error.unwrap_or(Error::InUse { holder }))),
+        }
+    }
+
+    #[cold]
+    fn in_use(&self) -> Error {
+        Error::InUse {
+            holder: match self.lease.phase() {
+                Phase::Free => "nobody: the window is not bound",
+                Phase::Binding => "a request that binds the window",
+                Phase::Bound => "peers, to whom the window grants it",
+                Phase::Ending => "a request that ends the window's binding",
+                Phase::Unknown => "a window whose requests failed",
+            },
+        }
+    }
+}

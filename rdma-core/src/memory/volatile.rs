@@ -1,0 +1,219 @@
+//! Looking at memory that others write to at the same time.
+
+use std::ops::{Range, RangeBounds};
+use std::sync::atomic::Ordering;
+
+use super::buffer::resolve;
+use super::gather::out_of_range;
+use crate::error::{Error, Result};
+use crate::ffi::Volatile;
+
+/// A view of memory that peers may write at any moment, which is why it is no slice.
+///
+/// Every access is an atomic one, of a byte or of an aligned word of four or eight, or a copy made of
+/// such, so that a write at the same time is a race for values and never undefined behaviour. What a
+/// peer sees of several stores, and in which order, is the machine's and the device's affair; only a
+/// single aligned word is seen whole.
+///
+/// With regard to the atomics of a peer, the atomics here are atomic only where the device says so
+/// ([`AtomicCapability`](crate::device) `GLOBAL`); most devices know only those that go through them.
+#[derive(Debug, Clone)]
+pub struct VolatileSlice<'a> {
+    memory: &'a Volatile,
+    range: Range<usize>,
+}
+
+impl<'a> VolatileSlice<'a> {
+    pub(super) fn new(memory: &'a Volatile, range: Range<usize>) -> Self {
+        Self { memory, range }
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// A part of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if the range is not inside.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let range = resolve(range, self.range.len())?;
+        let start = self.range.start;
+        Ok(Self {
+            memory: self.memory,
+            range: start + range.start..start + range.end,
+        })
+    }
+
+    /// Copies `to.len()` bytes out, from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if they are not inside.
+    pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        self.memory.read(self.inside(offset, to.len())?, to);
+        Ok(())
+    }
+
+    /// Copies `from` in, from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if it would not fit inside.
+    pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
+        self.memory.write(self.inside(offset, from.len())?, from);
+        Ok(())
+    }
+
+    /// Copies all of it out.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        self.memory.read(self.range.start, &mut bytes);
+        bytes
+    }
+
+    /// Writes `value` to every byte.
+    pub fn fill(&self, value: u8) {
+        let piece = [value; 256];
+        for start in self.range.clone().step_by(piece.len()) {
+            let len = piece.len().min(self.range.end - start);
+            self.memory.write(start, &piece[..len]);
+        }
+    }
+
+    /// Reads the byte at `offset`, with acquire ordering: what the writer wrote before it is seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if it is not inside.
+    #[inline]
+    pub fn load_u8(&self, offset: usize) -> Result<u8> {
+        let place = self.inside(offset, 1)?;
+        Ok(self.memory.u8(place).load(Ordering::Acquire))
+    }
+
+    /// Writes the byte at `offset`, with release ordering.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if it is not inside.
+    #[inline]
+    pub fn store_u8(&self, offset: usize, value: u8) -> Result<()> {
+        let place = self.inside(offset, 1)?;
+        self.memory.u8(place).store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Reads the four bytes at `offset` at once, in the host's byte order, with acquire ordering.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if they are not inside, [`Error::InvalidArgument`] if their address is
+    /// not a multiple of four.
+    #[inline]
+    pub fn load_u32(&self, offset: usize) -> Result<u32> {
+        let place = self.word(offset, size_of::<u32>())?;
+        Ok(self.memory.u32(place).load(Ordering::Acquire))
+    }
+
+    /// Writes the four bytes at `offset` at once, in the host's byte order, with release ordering.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load_u32`].
+    #[inline]
+    pub fn store_u32(&self, offset: usize, value: u32) -> Result<()> {
+        let place = self.word(offset, size_of::<u32>())?;
+        self.memory.u32(place).store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Reads the eight bytes at `offset` at once, in the host's byte order, with acquire ordering.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if they are not inside, [`Error::InvalidArgument`] if their address is
+    /// not a multiple of eight.
+    #[inline]
+    pub fn load_u64(&self, offset: usize) -> Result<u64> {
+        let place = self.word(offset, size_of::<u64>())?;
+        Ok(self.memory.u64(place).load(Ordering::Acquire))
+    }
+
+    /// Writes the eight bytes at `offset` at once, in the host's byte order, with release ordering.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load_u64`].
+    #[inline]
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
+        let place = self.word(offset, size_of::<u64>())?;
+        self.memory.u64(place).store(value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Replaces the eight bytes at `offset` by `desired` if they are `expected`; what they were.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load_u64`].
+    #[inline]
+    pub fn compare_and_swap_u64(&self, offset: usize, expected: u64, desired: u64) -> Result<u64> {
+        let word = self.memory.u64(self.word(offset, size_of::<u64>())?);
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        match word.compare_exchange(expected, desired, success, failure) {
+            Ok(before) | Err(before) => Ok(before),
+        }
+    }
+
+    /// Adds to the eight bytes at `offset`, wrapping; what they were.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load_u64`].
+    #[inline]
+    pub fn fetch_and_add_u64(&self, offset: usize, add: u64) -> Result<u64> {
+        let word = self.memory.u64(self.word(offset, size_of::<u64>())?);
+        Ok(word.fetch_add(add, Ordering::AcqRel))
+    }
+
+    /// The place of `offset` in the whole memory, if `len` bytes from there on lie inside.
+    #[inline]
+    fn inside(&self, offset: usize, len: usize) -> Result<usize> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.range.len() => Ok(self.range.start + offset),
+            end => Err(out_of_range(
+                &(offset..end.unwrap_or(usize::MAX)),
+                self.range.len(),
+            )),
+        }
+    }
+
+    #[inline]
+    fn word(&self, offset: usize, size: usize) -> Result<usize> {
+        let place = self.inside(offset, size)?;
+        if self.memory.is_aligned(place, size) {
+            return Ok(place);
+        }
+        Err(unaligned(offset, size))
+    }
+}
+
+#[cold]
+fn unaligned(offset: usize, size: usize) -> Error {
+    let what = match size {
+        4 => "four-byte word",
+        _ => "eight-byte word",
+    };
+    Error::invalid(
+        what,
+        format!("offset {offset} is not aligned to {size} bytes"),
+    )
+}

@@ -1,0 +1,604 @@
+//! Memory windows, and leases that end at the device.
+
+mod common;
+
+use common::{
+    Pair, bytes, carry_out, completion, context, eventually, pattern, succeed, until_failed,
+};
+use rdma_core::{
+    AccessFlags, Buffer, ConnectOptions, Error, LeaseState, MemoryWindow, ProtectionDomain,
+    QueuePair, RemoteMemory, Result, SendOperations, SendRequest, WindowLease, WindowType,
+    WorkStatus,
+};
+
+const TYPES: [WindowType; 2] = [WindowType::One, WindowType::Two];
+
+/// A window, where the device has the type; `None` if it says that it has not, which softroce never
+/// does.
+#[track_caller]
+fn window(domain: &ProtectionDomain, kind: WindowType) -> Option<MemoryWindow> {
+    match domain.memory_window(kind) {
+        Ok(window) => Some(window),
+        Err(error) => {
+            assert!(error.is_unsupported(), "{error}");
+            assert!(!is_softroce(), "{error}");
+            eprintln!("not on this device: {error}");
+            None
+        }
+    }
+}
+
+fn is_softroce() -> bool {
+    context().device().name().starts_with("softroce")
+}
+
+/// A registration that takes windows.
+#[track_caller]
+fn memory(domain: &ProtectionDomain, len: usize) -> Buffer {
+    let registration = domain.registration().access(AccessFlags::WINDOW_BIND);
+    registration.allocate(len).unwrap()
+}
+
+#[track_caller]
+fn lease(domain: &ProtectionDomain, kind: WindowType, access: AccessFlags) -> Option<WindowLease> {
+    let window = window(domain, kind)?;
+    let lease = memory(domain, 4096).lease(window, access);
+    Some(lease.map_err(|(.., error)| error).unwrap())
+}
+
+/// Posts a request that has no memory, and waits for its success.
+#[track_caller]
+fn carry_out_bare(queue_pair: &QueuePair, request: Result<SendRequest<()>>) {
+    let mut queue = queue_pair.send_queue::<()>();
+    queue.post_inline(request.unwrap()).unwrap();
+    let done = succeed(queue_pair.send_completions());
+    assert_eq!(queue.complete(&done).count(), 0);
+    assert_eq!(queue.in_flight(), 0);
+}
+
+/// Writes to a peer's memory from the left end; how that ended.
+#[track_caller]
+fn write(pair: &Pair, remote: RemoteMemory, seed: u8) -> WorkStatus {
+    let mut sends = pair.left.send_queue();
+    let source = pattern(&pair.domain, 64, seed);
+    sends.post(SendRequest::write(source, remote)).unwrap();
+    let done = completion(pair.left.send_completions());
+    assert_eq!(sends.complete(&done).count(), 1);
+    done.status()
+}
+
+#[track_caller]
+fn part(lease: &WindowLease) -> RemoteMemory {
+    lease.remote().expect("it is bound").slice(64..128).unwrap()
+}
+
+#[test]
+fn a_lease_grants_and_ends_at_the_device() {
+    for kind in TYPES {
+        let pair = Pair::new();
+        let Some(lease) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
+            continue;
+        };
+        assert_eq!((lease.state(), lease.remote()), (LeaseState::Free, None));
+        carry_out_bare(&pair.right, lease.bind());
+        assert_eq!(lease.state(), LeaseState::Bound);
+        let token = lease.remote().unwrap();
+        assert_eq!(token.len, 4096);
+        assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);
+        let mut content = [0; 64];
+        lease.volatile().read_at(64, &mut content).unwrap();
+        assert_eq!(content[..], bytes(64, 1));
+        let lease = lease.finish().expect_err("peers reach the memory");
+
+        carry_out_bare(&pair.right, lease.unbind());
+        assert_eq!((lease.state(), lease.remote()), (LeaseState::Free, None));
+        let (mut buffer, window) = lease.finish().expect("no peer reaches it");
+        assert_eq!(buffer[64..128], bytes(64, 1));
+        assert_eq!(window.kind(), kind);
+        buffer.fill(7);
+        assert_eq!(
+            write(&pair, token.slice(64..128).unwrap(), 2),
+            WorkStatus::RemoteAccess,
+            "a late peer"
+        );
+        assert!(buffer.iter().all(|&byte| byte == 7));
+        until_failed(&pair.left);
+    }
+}
+
+#[test]
+fn a_window_is_bound_again_and_again_with_new_keys() {
+    for kind in TYPES {
+        let pair = Pair::new();
+        let Some(mut lease) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
+            continue;
+        };
+        let mut keys = Vec::new();
+        for round in 0..20 {
+            carry_out_bare(&pair.right, lease.bind());
+            let remote = part(&lease);
+            assert!(!keys.contains(&remote.rkey), "{keys:x?}");
+            keys.push(remote.rkey);
+            assert_eq!(write(&pair, remote, round), WorkStatus::Success);
+            carry_out_bare(&pair.right, lease.unbind());
+            if round % 5 == 4 {
+                let (buffer, window) = lease.finish().expect("free");
+                assert_eq!(buffer[64..128], bytes(64, round));
+                let again = buffer.lease(window, AccessFlags::REMOTE_WRITE);
+                lease = again.map_err(|(.., error)| error).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_peer_gives_back_by_its_send() {
+    let pair = Pair::new();
+    let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
+        return;
+    };
+    let mut receives = pair.right.receive_queue();
+    receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    carry_out_bare(&pair.right, lease.bind());
+    let token = lease.remote().unwrap();
+    assert_eq!(write(&pair, part(&lease), 3), WorkStatus::Success);
+    let mut sends = pair.left.send_queue();
+    let message = pattern(&pair.domain, 8, 4);
+    let request = SendRequest::send_with_invalidate(message, token.rkey);
+    carry_out(&pair.left, &mut sends, request);
+    let arrived = succeed(pair.right.receive_completions());
+    assert_eq!(
+        lease.state(),
+        LeaseState::Bound,
+        "not before the receive is completed"
+    );
+    assert_eq!(receives.complete(&arrived).unwrap()[..], bytes(8, 4));
+    let buffer = match arrived.invalidated_key() {
+        Some(key) => {
+            assert_eq!(key, token.rkey);
+            assert_eq!((lease.state(), lease.remote()), (LeaseState::Free, None));
+            lease.finish().expect("the peer gave it back").0
+        }
+        None => {
+            // ibv_poll_cq(3) says otherwise; Soft-RoCE of Linux 6.1 tells nothing, and the window
+            // has to be freed.
+            assert!(!is_softroce());
+            lease.revoke().map_err(|(_, error)| error).unwrap()
+        }
+    };
+    assert_eq!(buffer[64..128], bytes(64, 3));
+    let late = write(&pair, token.slice(64..128).unwrap(), 5);
+    assert_eq!(late, WorkStatus::RemoteAccess);
+    assert_eq!(buffer[64..128], bytes(64, 3));
+}
+
+#[test]
+fn what_a_peer_gave_back_can_be_told_by_any_kind_of_receive_queue() {
+    let pair = Pair::new();
+    let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
+        return;
+    };
+    let receives = pair.right.concurrent_receive_queue();
+    receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    carry_out_bare(&pair.right, lease.bind());
+    let key = lease.remote().unwrap().rkey;
+    let request = SendRequest::send_with_invalidate(pattern(&pair.domain, 8, 4), key);
+    carry_out(&pair.left, &mut pair.left.send_queue(), request);
+    let arrived = succeed(pair.right.receive_completions());
+    assert!(receives.complete(&arrived).is_some());
+    if arrived.invalidated_key().is_some() {
+        assert_eq!(lease.state(), LeaseState::Free);
+    } else {
+        assert!(!is_softroce());
+        assert_eq!(lease.state(), LeaseState::Bound);
+    }
+}
+
+#[test]
+fn a_completion_that_is_shown_again_ends_nothing() {
+    let pair = Pair::new();
+    let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
+        return;
+    };
+    let mut receives = pair.right.receive_queue();
+    receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    carry_out_bare(&pair.right, lease.bind());
+    let key = lease.remote().unwrap().rkey;
+    let give_back = |key| {
+        let request = SendRequest::send_with_invalidate(pattern(&pair.domain, 8, 4), key);
+        carry_out(&pair.left, &mut pair.left.send_queue(), request);
+        succeed(pair.right.receive_completions())
+    };
+    let arrived = give_back(key);
+    if arrived.invalidated_key().is_none() {
+        assert!(!is_softroce());
+        return;
+    }
+    assert!(receives.complete(&arrived).is_some());
+    // The key comes again after 256 bindings.
+    for _ in 0..255 {
+        carry_out_bare(&pair.right, lease.bind());
+        carry_out_bare(&pair.right, lease.unbind());
+    }
+    carry_out_bare(&pair.right, lease.bind());
+    assert_eq!(lease.remote().unwrap().rkey, key);
+    assert!(receives.complete(&arrived).is_none(), "it is old");
+    assert_eq!(lease.state(), LeaseState::Bound);
+
+    // A completion that was not shown before the window was freed, and its key given to another.
+    receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    let arrived = give_back(key);
+    lease.revoke().map_err(|(_, error)| error).unwrap();
+    let lease = self::lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE).unwrap();
+    let same = (0..256).any(|_| {
+        carry_out_bare(&pair.right, lease.bind());
+        if lease.remote().unwrap().rkey == key {
+            return true;
+        }
+        carry_out_bare(&pair.right, lease.unbind());
+        false
+    });
+    if same {
+        assert!(receives.complete(&arrived).is_some());
+        assert_eq!(lease.state(), LeaseState::Bound, "that was another lease");
+        assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);
+    } else {
+        eprintln!("the device gave the window another number");
+    }
+}
+
+#[test]
+fn a_lease_grants_what_it_says_and_no_more() {
+    for kind in TYPES {
+        let pair = Pair::new();
+        let Some(lease) = lease(&pair.domain, kind, AccessFlags::REMOTE_READ) else {
+            continue;
+        };
+        lease.volatile().fill(9);
+        carry_out_bare(&pair.right, lease.bind());
+        let mut sends = pair.left.send_queue();
+        let target = pair.domain.allocate(64).unwrap();
+        let read = carry_out(
+            &pair.left,
+            &mut sends,
+            SendRequest::read(target, part(&lease)),
+        );
+        assert!(read.iter().all(|&byte| byte == 9));
+        assert_eq!(write(&pair, part(&lease), 1), WorkStatus::RemoteAccess);
+        assert!(lease.volatile().to_vec().iter().all(|&byte| byte == 9));
+    }
+}
+
+#[test]
+fn a_lease_ends_where_its_memory_does() {
+    for kind in TYPES {
+        let pair = Pair::new();
+        let Some(window) = window(&pair.domain, kind) else {
+            continue;
+        };
+        let (before, rest) = memory(&pair.domain, 8192).split_at(1024);
+        let (middle, after) = rest.split_at(1024);
+        let lease = middle.lease(window, AccessFlags::REMOTE);
+        let lease = lease.map_err(|(.., error)| error).unwrap();
+        carry_out_bare(&pair.right, lease.bind());
+        let beyond = RemoteMemory {
+            address: lease.remote().unwrap().address + 1000,
+            len: 64,
+            ..lease.remote().unwrap()
+        };
+        let status = write(&pair, beyond, 1);
+        if !is_softroce() && status == WorkStatus::Success {
+            // IBTA 10.6.7 says otherwise; Soft-RoCE of Linux 6.1 looks at the region's bounds.
+            eprintln!("not on this device: windows with bounds of their own");
+            continue;
+        }
+        assert_eq!(status, WorkStatus::RemoteAccess);
+        assert!(before.iter().chain(&after[..]).all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn a_lease_counts_from_zero_where_it_says_so() {
+    let pair = Pair::new();
+    let access = AccessFlags::REMOTE | AccessFlags::ZERO_BASED;
+    let Some(lease) = lease(&pair.domain, WindowType::Two, access) else {
+        return;
+    };
+    carry_out_bare(&pair.right, lease.bind());
+    assert_eq!(lease.remote().unwrap().address, 0);
+    assert_eq!(write(&pair, part(&lease), 6), WorkStatus::Success);
+    let mut content = [0; 64];
+    lease.volatile().read_at(64, &mut content).unwrap();
+    assert_eq!(content[..], bytes(64, 6));
+}
+
+#[test]
+fn a_revoked_lease_ends_at_the_device_in_any_state() {
+    for kind in TYPES {
+        let pair = Pair::new();
+        let Some(free) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
+            continue;
+        };
+        assert_eq!(
+            free.revoke().map_err(|(_, error)| error).unwrap().len(),
+            4096
+        );
+        let bound = lease(&pair.domain, kind, AccessFlags::REMOTE).unwrap();
+        carry_out_bare(&pair.right, bound.bind());
+        let token = part(&bound);
+        let mut buffer = bound.revoke().map_err(|(_, error)| error).unwrap();
+        buffer.fill(1);
+        assert_eq!(write(&pair, token, 2), WorkStatus::RemoteAccess);
+        assert!(buffer.iter().all(|&byte| byte == 1));
+    }
+}
+
+#[test]
+fn a_dropped_lease_ends_at_the_device() {
+    for kind in TYPES {
+        let pair = Pair::new();
+        let Some(lease) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
+            continue;
+        };
+        carry_out_bare(&pair.right, lease.bind());
+        let token = part(&lease);
+        drop(lease);
+        assert_eq!(write(&pair, token, 2), WorkStatus::RemoteAccess);
+    }
+}
+
+#[test]
+fn a_forgotten_lease_keeps_its_memory() {
+    let pair = Pair::new();
+    let Some(window) = window(&pair.domain, WindowType::Two) else {
+        return;
+    };
+    let (leased, rest) = memory(&pair.domain, 8192).split_at(4096);
+    let lease = leased.lease(window, AccessFlags::REMOTE);
+    let lease = lease.map_err(|(.., error)| error).unwrap();
+    carry_out_bare(&pair.right, lease.bind());
+    let token = part(&lease);
+    std::mem::forget(lease);
+    assert_eq!(write(&pair, token, 1), WorkStatus::Success, "it is granted");
+    let (_rest, error) = rest.detach().expect_err("a part is leased");
+    assert!(matches!(error, Error::InUse { .. }));
+}
+
+#[test]
+fn requests_out_of_turn_are_refused() {
+    for kind in TYPES {
+        let pair = Pair::new();
+        let Some(lease) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
+            continue;
+        };
+        let refused = |request: Result<SendRequest<()>>| {
+            assert!(matches!(request, Err(Error::InUse { .. })), "{request:?}");
+        };
+        refused(lease.unbind());
+        let request = lease.bind().unwrap();
+        assert_eq!(lease.state(), LeaseState::Binding);
+        refused(lease.bind());
+        refused(lease.unbind());
+        let (lease, error) = lease.revoke().expect_err("a request has it");
+        assert!(matches!(error, Error::InUse { .. }));
+        let lease = lease.finish().expect_err("a request has it");
+        drop(request);
+        assert_eq!(lease.state(), LeaseState::Free, "nothing has happened");
+        carry_out_bare(&pair.right, lease.bind());
+        refused(lease.bind());
+        drop(lease.unbind().unwrap());
+        assert_eq!(lease.state(), LeaseState::Bound, "nothing has happened");
+        assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);
+        carry_out_bare(&pair.right, lease.unbind());
+        assert!(lease.finish().is_ok());
+    }
+}
+
+#[test]
+fn a_refused_request_changes_nothing() {
+    let pair = Pair::with(
+        |builder| builder.send_requests(1),
+        &ConnectOptions::default(),
+    );
+    let stranger = Pair::new();
+    let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
+        return;
+    };
+    let mut queue = stranger.right.send_queue::<()>();
+    let refused = queue.post_inline(lease.bind().unwrap()).unwrap_err();
+    assert!(matches!(refused.error, Error::InvalidArgument { .. }));
+    assert_eq!(lease.state(), LeaseState::Free);
+    let mut queue = pair.right.send_queue::<Buffer>();
+    queue
+        .post(SendRequest::write(
+            pattern(&pair.domain, 8, 1),
+            pair.domain
+                .allocate(8)
+                .unwrap()
+                .expose(AccessFlags::REMOTE)
+                .map_err(|(_, error)| error)
+                .unwrap()
+                .remote(),
+        ))
+        .unwrap();
+    let refused = queue.post_inline(lease.bind().unwrap()).unwrap_err();
+    assert!(matches!(refused.error, Error::QueueFull { .. }));
+    assert_eq!(lease.state(), LeaseState::Free);
+    let queue = pair.right.concurrent_send_queue::<()>();
+    let reserved = stranger.right.concurrent_send_queue::<()>().reserve();
+    let refused = queue.post_inline(reserved.unwrap(), lease.bind().unwrap());
+    assert!(refused.is_err(), "a slot of another queue");
+    assert!(lease.finish().is_ok());
+}
+
+#[test]
+fn a_request_that_fails_leaves_a_lease_to_be_revoked() {
+    for kind in TYPES {
+        let pair = Pair::new();
+        let Some(lease) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
+            continue;
+        };
+        carry_out_bare(&pair.right, lease.bind());
+        let token = part(&lease);
+        pair.right.fail().unwrap();
+        let mut queue = pair.right.send_queue::<()>();
+        queue.post_inline(lease.unbind().unwrap()).unwrap();
+        let flushed = completion(pair.right.send_completions());
+        assert_eq!(flushed.status(), WorkStatus::Flushed);
+        queue.complete(&flushed);
+        assert_eq!((lease.state(), lease.remote()), (LeaseState::Unknown, None));
+        assert!(lease.bind().is_err() && lease.unbind().is_err());
+        let lease = lease.finish().expect_err("nobody knows");
+        let buffer = lease.revoke().map_err(|(_, error)| error).unwrap();
+        let other = Pair::in_domain(&pair.domain, |it| it, &ConnectOptions::default());
+        assert_eq!(write(&other, token, 1), WorkStatus::RemoteAccess);
+        assert!(buffer.iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn a_request_lost_with_its_queue_leaves_a_lease_to_be_revoked() {
+    let pair = Pair::new();
+    let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
+        return;
+    };
+    let mut queue = pair.right.send_queue::<()>();
+    queue.post_inline(lease.bind().unwrap()).unwrap();
+    succeed(pair.right.send_completions());
+    assert_eq!(
+        lease.state(),
+        LeaseState::Binding,
+        "nobody gave it to the queue"
+    );
+    drop(queue);
+    let (lease, error) = lease.revoke().expect_err("the queue pair has it");
+    assert!(matches!(error, Error::InUse { .. }));
+    drop(pair);
+    assert_eq!(lease.state(), LeaseState::Unknown);
+    assert!(lease.revoke().is_ok());
+}
+
+#[test]
+fn memory_that_cannot_be_leased_is_given_back() {
+    let domain = context().protection_domain().unwrap();
+    let Some(window) = window(&domain, WindowType::Two) else {
+        return;
+    };
+    let access = AccessFlags::REMOTE;
+    let invalid = |error| assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+    let plain = domain.allocate(64).unwrap();
+    let (plain, window, error) = plain.lease(window, access).expect_err("no windows");
+    invalid(error);
+    assert_eq!(plain.len(), 64);
+    let (empty, rest) = memory(&domain, 64).split_at(0);
+    let (_, window, error) = empty.lease(window, access).expect_err("0 bytes");
+    invalid(error);
+    let local = AccessFlags::LOCAL_WRITE;
+    let (rest, window, error) = rest.lease(window, local).expect_err("no remote right");
+    invalid(error);
+    let other = domain.context().protection_domain().unwrap();
+    let foreign = memory(&other, 64);
+    let (_, window, error) = foreign.lease(window, access).expect_err("another domain");
+    invalid(error);
+    assert!(rest.lease(window, access).is_ok());
+}
+
+#[test]
+fn a_binding_and_the_message_that_tells_of_it_go_in_one_batch() {
+    let pair = Pair::new();
+    let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
+        return;
+    };
+    let mut receives = pair.left.receive_queue();
+    receives.post(pair.domain.allocate(20).unwrap()).unwrap();
+    let mut queue = pair.right.send_queue::<Buffer>();
+    let mut batch = queue.batch();
+    batch
+        .push_inline(lease.bind().unwrap().unsignaled())
+        .unwrap();
+    let mut token = pair.domain.allocate(20).unwrap();
+    token.copy_from_slice(&lease.remote().expect("it is known").to_bytes());
+    batch.push(SendRequest::send(token)).unwrap();
+    batch.post().unwrap();
+    let sent = succeed(pair.right.send_completions());
+    assert_eq!(queue.complete(&sent).count(), 1);
+    assert_eq!(lease.state(), LeaseState::Bound);
+    let (_, token) = common::receive(&pair.left, &mut receives);
+    let token = RemoteMemory::from_bytes(token[..].try_into().unwrap());
+    let status = write(&pair, token.slice(..64).unwrap(), 1);
+    assert_eq!(status, WorkStatus::Success);
+
+    // A batch that is dropped posts nothing.
+    let mut batch = queue.batch();
+    batch.push_inline(lease.unbind().unwrap()).unwrap();
+    assert_eq!(lease.state(), LeaseState::Ending);
+    drop(batch);
+    assert_eq!(lease.state(), LeaseState::Bound);
+    let one = self::lease(&pair.domain, WindowType::One, AccessFlags::REMOTE).unwrap();
+    let mut batch = queue.batch();
+    let refused = batch.push_inline(one.bind().unwrap()).unwrap_err();
+    assert!(matches!(refused.error, Error::InvalidArgument { .. }));
+    drop(batch);
+    assert_eq!(one.state(), LeaseState::Free);
+}
+
+#[test]
+fn leases_go_through_every_kind_of_send_queue() {
+    for kind in TYPES {
+        let pair = Pair::new();
+        let Some(lease) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
+            continue;
+        };
+        let queue = pair.right.concurrent_send_queue::<()>();
+        let done = |request: Result<SendRequest<()>>| {
+            let reserved = eventually("a slot", || queue.reserve());
+            queue.post_inline(reserved, request.unwrap()).unwrap();
+            let done = succeed(pair.right.send_completions());
+            assert!(queue.complete(&done).is_none(), "it has no memory");
+        };
+        done(lease.bind());
+        assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);
+        done(lease.unbind());
+        assert!(lease.finish().is_ok());
+    }
+}
+
+#[test]
+fn leases_go_through_the_extended_posting_functions() {
+    let operations = SendOperations::SEND
+        | SendOperations::WRITE
+        | SendOperations::BIND_WINDOW
+        | SendOperations::INVALIDATE;
+    let pair = Pair::with(
+        |builder| builder.operations(operations),
+        &ConnectOptions::default(),
+    );
+    for kind in TYPES {
+        let Some(lease) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
+            continue;
+        };
+        carry_out_bare(&pair.right, lease.bind());
+        assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);
+        carry_out_bare(&pair.right, lease.unbind());
+        let (buffer, _) = lease.finish().expect("free");
+        assert_eq!(buffer[64..128], bytes(64, 1));
+    }
+}
+
+#[test]
+fn a_window_of_c_becomes_one_of_this_crate() {
+    let pair = Pair::new();
+    // SAFETY: the domain is there, and a window made here is nobody else's.
+    let window = unsafe {
+        let kind = ibverbs_sys::ibv_mw_type::IBV_MW_TYPE_2;
+        let raw = ibverbs_sys::ibv_alloc_mw(pair.domain.as_raw(), kind);
+        assert!(!raw.is_null());
+        MemoryWindow::from_raw(&pair.domain, raw, WindowType::Two)
+    };
+    assert!(!window.as_raw().is_null());
+    let lease = memory(&pair.domain, 4096).lease(window, AccessFlags::REMOTE);
+    let lease = lease.map_err(|(.., error)| error).unwrap();
+    assert!(!lease.as_raw().is_null());
+    carry_out_bare(&pair.right, lease.bind());
+    assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);
+}

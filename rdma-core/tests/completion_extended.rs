@@ -136,25 +136,26 @@ fn fields_that_were_not_asked_for_are_absent() {
 fn every_completion_of_a_batch_comes_once_and_in_order() {
     let (pair, queue) = pair(Fields::STANDARD);
     let mut sends = pair.left.send_queue();
-    const COUNT: usize = 20;
-    for _ in 0..COUNT {
-        sends.post(nothing()).unwrap();
+    // More than the queue has room for, in batches that each poll goes through to their end.
+    for round in 0..100 {
+        let count = 1 + round % 20;
+        (0..count).for_each(|_| sends.post(nothing()).unwrap());
+        let mut retired = 0;
+        eventually("all completions", || {
+            queue
+                .poll(|completions| {
+                    while let Some(completion) = completions.next() {
+                        completion.result().unwrap();
+                        let count = sends.complete(&completion.completion()).count();
+                        assert_eq!(count, 1, "after {retired} of round {round}");
+                        retired += count;
+                    }
+                    assert!(completions.next().is_none(), "none is none");
+                })
+                .unwrap();
+            (retired == count).then_some(())
+        });
     }
-    let mut retired = 0;
-    eventually("all completions", || {
-        queue
-            .poll(|completions| {
-                while let Some(completion) = completions.next() {
-                    completion.result().unwrap();
-                    let count = sends.complete(&completion.completion()).count();
-                    assert_eq!(count, 1, "after {retired}");
-                    retired += count;
-                }
-                assert!(completions.next().is_none(), "none is none");
-            })
-            .unwrap();
-        (retired == COUNT).then_some(())
-    });
     assert_eq!(sends.in_flight(), 0);
 }
 

@@ -62,6 +62,10 @@ impl<'a> Session<'a> {
         }
         let (verb, errno) = match self.phase {
             Phase::Before => ("ibv_start_poll", self.start()),
+            Phase::Within if self.held.extension().is_entry_by_entry() => {
+                self.end();
+                ("ibv_start_poll", self.start())
+            }
             // SAFETY: the session has begun and not ended.
             Phase::Within => ("ibv_next_poll", unsafe { sys::ibv_next_poll(self.raw()) }),
             Phase::Through => return Ok(false),

@@ -39,6 +39,8 @@ pub(crate) struct ExtendedSettings {
 pub(crate) struct Extension {
     raw: NonNull<sys::ibv_cq_ex>,
     fields: CompletionFields,
+    /// Whether to end a poll at each entry, see [`ends_wrongly`].
+    entry_by_entry: bool,
     _domain: Option<Arc<ProtectionDomainHandle>>,
     /// The token of the thread that holds the entries, with [`BRIEFLY`]; 0 if none does.
     holder: AtomicUsize,
@@ -141,6 +143,7 @@ impl CompletionQueueHandle {
         let extension = Extension {
             raw,
             fields,
+            entry_by_entry: ends_wrongly(&context),
             _domain: domain,
             holder: AtomicUsize::new(0),
             afterwards: Mutex::default(),
@@ -188,6 +191,10 @@ impl CompletionQueueHandle {
 impl Extension {
     pub(crate) fn fields(&self) -> CompletionFields {
         self.fields
+    }
+
+    pub(super) fn is_entry_by_entry(&self) -> bool {
+        self.entry_by_entry
     }
 
     pub(crate) fn as_raw(&self) -> *mut sys::ibv_cq_ex {
@@ -276,6 +283,18 @@ impl Extension {
         let mut session = self.session(queue, Holder::Verb)?;
         session.sort(take)
     }
+}
+
+/// Whether `ibv_end_poll` must not follow an `ibv_next_poll` that found nothing, although the man page
+/// of ibv_create_cq_ex wants it to.
+///
+/// The driver of Linux's Soft-RoCE takes one entry too many off the queue then, and unlocks its lock
+/// twice; later versions of rdma-core have mended first the one (November 2024), then the other (June
+/// 2025). It alone has no vendor's number; a device that is not asked is taken for one.
+fn ends_wrongly(context: &ContextHandle) -> bool {
+    const NO_VENDOR: u32 = 0x00ff_ffff;
+    let attributes = context.query_device();
+    attributes.map_or(true, |attributes| attributes.vendor_id == NO_VENDOR)
 }
 
 /// The field that the device took and has no function for, if there is one.

@@ -3,8 +3,11 @@
 mod common;
 
 use common::{Pair, bytes, context, pattern, receive, succeed};
+use ibverbs_sys as sys;
 use rdma_core::{
-    ConnectOptions, DatagramOptions, Error, QueuePairState, SendOperations, SendRequest, Transport,
+    Arrival, CompletionQueue, ConnectOptions, DataOrder, DatagramOptions, EnhancedEstablishment,
+    Error, ProtectionDomain, QueuePairCreateFlags, QueuePairState, RateLimit, SendOperations,
+    SendRequest, Transport,
 };
 
 /// The options of pairs of this test.
@@ -87,5 +90,170 @@ fn a_queue_pair_that_signals_all_completes_unsignaled_requests() {
         assert_eq!(sends.complete(&sent).count(), 1);
         let received = receive(&pair.right, &mut receives);
         assert_eq!(received.1[..], bytes(8, seed));
+    }
+}
+
+/// Makes a queue pair without this crate's builder.
+fn made_in_c(domain: &ProtectionDomain, completions: &CompletionQueue) -> *mut sys::ibv_qp {
+    // SAFETY: a plain C struct that all-zero bytes are a value of.
+    let mut attributes: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+    attributes.send_cq = completions.as_raw();
+    attributes.recv_cq = completions.as_raw();
+    attributes.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+    attributes.cap.max_send_wr = 8;
+    attributes.cap.max_recv_wr = 8;
+    attributes.cap.max_send_sge = 1;
+    attributes.cap.max_recv_sge = 1;
+    // SAFETY: domain and completion queue outlive the queue pair, which is taken over with them.
+    let raw = unsafe { sys::ibv_create_qp(domain.as_raw(), &mut attributes) };
+    assert!(!raw.is_null());
+    raw
+}
+
+#[test]
+fn a_queue_pair_made_elsewhere_is_taken_over_in_its_state() {
+    let domain = context().protection_domain().unwrap();
+    let completions = domain.context().completion_queue(64).build().unwrap();
+    let take = |raw| {
+        let builder = domain.queue_pair().send_completions(&completions);
+        // SAFETY: it was made of these two objects, and nobody else has it.
+        unsafe { builder.from_raw(raw) }.unwrap()
+    };
+    let left = take(made_in_c(&domain, &completions));
+    let right = take(made_in_c(&domain, &completions));
+    assert_eq!(left.kind(), Transport::ReliableConnected);
+    assert_eq!(left.state(), Ok(QueuePairState::Reset));
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    for (near, far) in [(&left, &to_right), (&right, &to_left)] {
+        near.to_init().unwrap();
+        near.to_rtr(far, &options()).unwrap();
+        near.to_rts(far, &options()).unwrap();
+    }
+    let left = left.connected(&to_right).unwrap();
+    let right = right.connected(&to_left).unwrap();
+    assert!(left.capacities().send_requests >= 8);
+    let mut receives = right.receive_queue();
+    receives.post(domain.allocate(8).unwrap()).unwrap();
+    let mut sends = left.send_queue();
+    sends
+        .post(SendRequest::send(pattern(&domain, 8, 7)))
+        .unwrap();
+    let mut received = None;
+    for _ in 0..2 {
+        let completion = succeed(&completions);
+        let _ = sends.complete(&completion).count();
+        received = received.or(receives.complete(&completion));
+    }
+    assert_eq!(received.expect("the message")[..], bytes(8, 7));
+}
+
+#[test]
+fn a_queue_pair_is_not_taken_over_without_its_completion_queues() {
+    let domain = context().protection_domain().unwrap();
+    let completions = domain.context().completion_queue(64).build().unwrap();
+    let raw = made_in_c(&domain, &completions);
+    // SAFETY: nobody else has it; what is missing of its objects is seen.
+    let refused = unsafe { domain.queue_pair().from_raw(raw) }.unwrap_err();
+    assert!(
+        matches!(refused, Error::InvalidArgument { .. }),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_raw_packet_queue_pair_works_or_is_unsupported() {
+    let domain = context().protection_domain().unwrap();
+    let builder = domain.queue_pair().transport(Transport::RawPacket);
+    match builder.build() {
+        Ok(prepared) => {
+            let pair = prepared.activate(&DatagramOptions::default()).unwrap();
+            assert_eq!(pair.state(), Ok(QueuePairState::ReadyToSend));
+        }
+        Err(error) => {
+            assert!(error.is_unsupported(), "{error}");
+            let name = domain.context().name();
+            let text = format!("device {name} does not have raw packet queue pairs");
+            assert_eq!(error.to_string(), text);
+        }
+    }
+}
+
+#[test]
+fn what_is_special_about_a_queue_pair_is_there_or_unsupported() {
+    let domain = context().protection_domain().unwrap();
+    let flags = QueuePairCreateFlags::BLOCK_MULTICAST_LOOPBACK;
+    let special = [
+        domain.queue_pair().create_flags(flags),
+        domain.queue_pair().source_number(0x77),
+        domain.queue_pair().segmentation_header(64),
+        domain.queue_pair().operations(SendOperations::SEGMENTATION),
+    ];
+    for builder in special {
+        if let Err(error) = builder.clone().build() {
+            assert!(error.is_unsupported(), "{builder:?}: {error}");
+            assert!(error.to_string().starts_with("ibv_create_qp_ex on device "));
+        }
+    }
+}
+
+#[test]
+fn more_than_the_device_holds_is_refused_with_what_was_asked_for() {
+    let context = context();
+    let domain = context.protection_domain().unwrap();
+    let most = context.attributes().unwrap().max_work_requests();
+    let too_many = u32::try_from(most).unwrap().saturating_add(1);
+    let completions = context.completion_queue(16).build().unwrap();
+    let builder = domain.queue_pair().send_completions(&completions);
+    let refused = builder.send_requests(too_many).build().unwrap_err();
+    let text = refused.to_string();
+    assert!(text.starts_with("ibv_create_qp on device"), "{text}");
+    assert!(
+        text.contains(&format!("send_requests: {too_many}")),
+        "{text}"
+    );
+}
+
+#[test]
+fn enhancements_are_agreed_on_or_unsupported() {
+    let pair = Pair::new();
+    let prepared = pair.domain.queue_pair().build().unwrap();
+    match prepared.enhancements() {
+        Ok(ours) => prepared.agree(ours.common(ours)).unwrap(),
+        Err(error) => {
+            assert!(error.is_unsupported(), "{error}");
+            let refused = prepared.agree(EnhancedEstablishment::default());
+            assert!(refused.unwrap_err().is_unsupported());
+            assert!(pair.left.enhancements().unwrap_err().is_unsupported());
+        }
+    }
+}
+
+#[test]
+fn the_rate_is_limited_or_that_is_unsupported() {
+    let pair = Pair::new();
+    let limit = RateLimit {
+        kilobits: 1_000_000,
+        ..RateLimit::default()
+    };
+    if let Err(error) = pair.left.limit_rate(limit) {
+        assert!(error.is_unsupported(), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("ibv_modify_qp_rate_limit on"), "{text}");
+        pair.check();
+    }
+}
+
+#[test]
+fn the_order_of_data_is_told_for_each_way_that_it_comes() {
+    let pair = Pair::new();
+    for arrival in [Arrival::Send, Arrival::Write, Arrival::Read] {
+        let order = pair.left.data_order(arrival);
+        // What is promised of a device is known of one alone.
+        if pair.domain.context().device().is_emulated() && cfg!(target_arch = "x86_64") {
+            assert_eq!(
+                order,
+                DataOrder::WHOLE_MESSAGE | DataOrder::ALIGNED_128_BYTES
+            );
+        }
     }
 }

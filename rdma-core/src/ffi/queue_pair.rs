@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::completion_queue::CompletionQueueHandle;
 use super::context::positive;
 use super::protection_domain::ProtectionDomainHandle;
-use super::queue_pair_plan::QueuePairPlan;
+use super::queue_pair_plan::{Created, QueuePairPlan};
 use super::queue_pair_remains::QueuePairRemains;
 use super::shared_receive_queue::SharedReceiveQueueHandle;
 use super::xrc_domain::XrcDomainHandle;
@@ -70,7 +70,12 @@ impl std::fmt::Debug for QueuePairHandle {
 impl QueuePairHandle {
     pub(crate) fn create(plan: QueuePairPlan) -> Result<Self> {
         let created = plan.create()?;
-        // SAFETY: the queue pair was just created; its number does not change.
+        Ok(Self::adopt(plan, created))
+    }
+
+    /// Owns a queue pair that was made of what the plan says.
+    pub(super) fn adopt(plan: QueuePairPlan, created: Created) -> Self {
+        // SAFETY: the queue pair is valid, and this will own it; its number does not change.
         let number = unsafe { created.raw.as_ref().qp_num };
         let QueuePairPlan {
             domain,
@@ -89,7 +94,7 @@ impl QueuePairHandle {
             NonNull::new(unsafe { sys::ibv_qp_to_qp_ex(created.raw.as_ptr()) })
         });
         let granted = created.granted;
-        Ok(Self {
+        Self {
             raw: created.raw,
             extended,
             number,
@@ -109,7 +114,18 @@ impl QueuePairHandle {
             xrc_domain,
             send_queues: AtomicU32::new(0),
             abandoned: Mutex::default(),
-        })
+        }
+    }
+
+    /// Sets how much it holds, of one that was made elsewhere.
+    pub(super) fn set_sizes(&mut self, sizes: QueuePairSizes) {
+        self.sizes = sizes;
+        self.granted = sizes;
+    }
+
+    /// Where its sends and where its receives complete.
+    pub(super) fn completions(&self) -> &[Arc<CompletionQueueHandle>; 2] {
+        &self.completions
     }
 
     pub(crate) fn as_raw(&self) -> *mut sys::ibv_qp {

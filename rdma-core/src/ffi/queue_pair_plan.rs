@@ -137,7 +137,7 @@ impl QueuePairPlan {
     }
 
     /// Checks what libibverbs and providers would follow without a look.
-    fn checked(&self) -> Result<()> {
+    pub(super) fn checked(&self) -> Result<()> {
         let context = self.domain.context();
         let foreign = |what: &str| {
             let reason = format!("the {what} is of another context");

@@ -292,8 +292,24 @@ impl QueuePairBuilder {
         Ok(ManualQueuePair::new(parts))
     }
 
+    /// Takes over a queue pair that was made of what this has.
+    pub(crate) fn adopt(
+        self,
+        make: impl FnOnce(QueuePairPlan) -> Result<QueuePairHandle>,
+    ) -> Result<ManualQueuePair> {
+        let context = self.domain.context();
+        let (address, attributes) = (context.address(self.address)?, context.attributes()?);
+        let parts = self.parts(address, &attributes, make)?;
+        Ok(ManualQueuePair::new(parts))
+    }
+
+    /// Whether it was told where sends, and so receives, complete.
+    pub(crate) fn has_completions(&self) -> bool {
+        self.send_completions.is_some()
+    }
+
     /// What the queue pair consists of, with the one that `make` makes.
-    pub(crate) fn parts(
+    fn parts(
         self,
         address: LocalAddress,
         attributes: &DeviceAttributes,
@@ -313,8 +329,10 @@ impl QueuePairBuilder {
                 let shared = self.shared_receive_queue.as_ref();
                 let receives = shared.map_or(sizes.receive_requests, |queue| queue.requests());
                 let room = sizes.send_requests.saturating_add(receives);
+                // And the two that `QueuePair::drain` posts.
+                let room = room.saturating_add(2);
                 let context = self.domain.context();
-                context.completion_queue(room.max(1)).build()?
+                context.completion_queue(room).build()?
             }
         };
         let receive_completions = self

@@ -8,6 +8,7 @@ use super::{
     Arrival, DataOrder, EnhancedEstablishment, ManualQueuePair, Modification, QueuePair,
     QueuePairAttributes, QueuePairState,
 };
+use crate::address::AddressVector;
 use crate::error::{Error, Result};
 
 /// How fast a queue pair may send (`ibv_qp_rate_limit_attr`).
@@ -137,6 +138,28 @@ impl QueuePair {
             deadline.wait("the send queue to drain")?;
         }
         Ok(())
+    }
+
+    /// [Fails](Self::fail) it and waits until everything that was posted has completed: every
+    /// completion, flushed or not, is in the completion queues then, for their next poll.
+    ///
+    /// It posts a request without memory to each of its queues and waits for that. It can wait
+    /// while other threads poll the completion queues, though longer, and the completion queues must
+    /// have room for two more completions than were reckoned with; those that the queue pair made
+    /// for itself have. Receives of a shared queue are not waited for: the event
+    /// `IBV_EVENT_QP_LAST_WQE_REACHED` tells of those.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::fail`]; [`Error::TimedOut`] when it takes longer; [`Error::InUse`] in a thread that
+    /// is polling its completions.
+    #[doc(alias = "ibv_drain_qp")]
+    pub fn drain(&self, timeout: Duration) -> Result<()> {
+        self.fail()?;
+        let own = AddressVector::to_endpoint(&self.parts.address, &self.parts.local);
+        let deadline = Deadline::after(timeout);
+        let what = "the queue pair to be flushed";
+        self.parts.handle.await_flush(&own, || deadline.wait(what))
     }
 
     /// Moves it to RESET, from where it can be brought up again, with another peer too.

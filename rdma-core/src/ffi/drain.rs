@@ -1,0 +1,177 @@
+//! Waiting until a failed queue pair has flushed everything.
+
+use std::mem;
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use ibverbs_sys as sys;
+
+use super::address_handle::AddressHandleOwner;
+use super::context::positive;
+use super::queue_pair::QueuePairHandle;
+use super::request_id::next_block;
+use crate::address::AddressVector;
+use crate::completion::WorkCompletion;
+use crate::error::{Error, Result};
+use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
+
+/// How long to wait for a marker before the next one: somebody else may have polled it.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// How many batches of completions are taken between two waits.
+const BATCHES: usize = 8;
+
+/// One of the two work queues, while its marker is waited for. Markers are requests without memory:
+/// a queue completes its requests in order, so everything before a marker has completed with it.
+struct Marked {
+    /// The id of the next marker.
+    id: u64,
+    /// The id of the first one.
+    first: u64,
+    posted: Option<Instant>,
+}
+
+impl Marked {
+    fn new() -> Self {
+        let first = next_block();
+        Self {
+            id: first,
+            first,
+            posted: None,
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.posted.is_none_or(|posted| posted.elapsed() > PATIENCE)
+    }
+
+    fn post(&mut self, post: impl FnOnce(u64) -> i32) -> Result<bool, i32> {
+        match post(self.id) {
+            0 => {
+                self.id += 1;
+                self.posted = Some(Instant::now());
+                Ok(true)
+            }
+            // Full: there is room when what was flushed has been polled.
+            libc::ENOMEM => Ok(false),
+            errno => Err(errno),
+        }
+    }
+}
+
+impl QueuePairHandle {
+    /// Waits until everything that was posted to the queue pair, which is in the error state, has
+    /// completed. Completions of others that it finds are put back. `wait` lets time pass.
+    pub(crate) fn await_flush(
+        &self,
+        own: &AddressVector,
+        mut wait: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        if self.is_polled_here() {
+            let holder = "a poll of the queue pair's completions that has not ended";
+            return Err(Error::InUse { holder });
+        }
+        let destination = match self.kind() {
+            Transport::Datagram => {
+                let domain = self.domain().clone();
+                Some(AddressHandleOwner::create(domain, own)?)
+            }
+            _ => None,
+        };
+        let mut sends = self.kind().has_send_queue().then(Marked::new);
+        let receives = self.kind().has_receive_queue() && self.shared_receive_queue().is_none();
+        let mut receives = receives.then(Marked::new);
+        let outcome = loop {
+            // First, so that the completion queue has room for the markers.
+            if let Err(error) = self.look_for(&mut sends, &mut receives) {
+                break Err(error);
+            }
+            if sends.is_none() && receives.is_none() {
+                break Ok(());
+            }
+            if let Err(error) = self.mark(destination.as_ref(), &mut sends, &mut receives) {
+                break Err(error);
+            }
+            if let Err(error) = wait() {
+                break Err(error);
+            }
+        };
+        if let (Err(_), Some(handle)) = (&outcome, destination) {
+            // A marker that names it may be outstanding.
+            self.abandon(Box::new(handle));
+        }
+        outcome
+    }
+
+    /// Forgets the work queues whose markers have completed.
+    fn look_for(&self, sends: &mut Option<Marked>, receives: &mut Option<Marked>) -> Result<()> {
+        let mut room = [WorkCompletion::default(); 16];
+        for (marked, queue) in [sends, receives].into_iter().zip(self.completions()) {
+            for _ in 0..BATCHES {
+                let Some(side) = marked else {
+                    break;
+                };
+                let own = side.first..side.id;
+                if queue.poll_for(&mut room, |id| own.contains(&id))? > 0 {
+                    *marked = None;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts the markers that are due.
+    fn mark(
+        &self,
+        destination: Option<&AddressHandleOwner>,
+        sends: &mut Option<Marked>,
+        receives: &mut Option<Marked>,
+    ) -> Result<()> {
+        if let Some(side) = sends.as_mut().filter(|side| side.is_due()) {
+            side.post(|id| self.mark_sends(id, destination))
+                .map_err(|errno| self.refused("ibv_post_send", errno))?;
+        }
+        if let Some(side) = receives.as_mut().filter(|side| side.is_due()) {
+            let posted = side
+                .post(|id| self.mark_receives(id))
+                .map_err(|errno| self.refused("ibv_post_recv", errno))?;
+            if posted {
+                // Linux's Soft-RoCE flushes receives that were posted before a change to ERR only.
+                modify(self, &Modification::to(QueuePairState::Error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn refused(&self, verb: &'static str, errno: i32) -> Error {
+        Error::verb(verb, self.describe(), positive(errno))
+    }
+
+    fn mark_sends(&self, id: u64, destination: Option<&AddressHandleOwner>) -> i32 {
+        // SAFETY: all-zero bytes are a valid value of this plain C struct.
+        let mut wr: sys::ibv_send_wr = unsafe { mem::zeroed() };
+        wr.wr_id = id;
+        wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;
+        wr.send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0 as _;
+        if let Some(handle) = destination {
+            wr.wr.ud.ah = handle.as_raw();
+            wr.wr.ud.remote_qpn = self.number();
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is valid. The request has no memory; its address handle stays
+        // until it has completed, or with the queue pair.
+        unsafe { sys::ibv_post_send(self.as_raw(), &mut wr, &mut bad) }
+    }
+
+    fn mark_receives(&self, id: u64) -> i32 {
+        let mut wr = sys::ibv_recv_wr {
+            wr_id: id,
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge: 0,
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is valid, and the request has no memory.
+        unsafe { sys::ibv_post_recv(self.as_raw(), &mut wr, &mut bad) }
+    }
+}

@@ -1,0 +1,158 @@
+//! Draining a queue pair that is given up.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::{context, nobody, pattern};
+use rdma_core::{
+    Buffer, CompletionQueue, ConnectOptions, DatagramOptions, FrozenBuffer, ProtectionDomain,
+    QueuePair, QueuePairState, ReceiveQueue, SendQueue, SendRequest, Transport, WorkCompletion,
+    WorkStatus,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A queue pair with requests in flight that nobody answers.
+struct Stuck {
+    pair: QueuePair,
+    sends: SendQueue<FrozenBuffer>,
+    receives: ReceiveQueue<Buffer>,
+}
+
+const REQUESTS: usize = 40;
+
+impl Stuck {
+    fn new(domain: &ProtectionDomain, kind: Transport) -> Self {
+        let builder = domain.queue_pair().transport(kind);
+        let prepared = builder.send_requests(64).receive_requests(64).build();
+        let prepared = prepared.unwrap();
+        let options = ConnectOptions::default().ack_timeout_exponent(0);
+        let pair = if kind == Transport::Datagram {
+            prepared.activate(&DatagramOptions::default()).unwrap()
+        } else {
+            let remote = nobody(prepared.endpoint());
+            prepared.connect(&remote, &options).unwrap()
+        };
+        let mut sends = pair.send_queue();
+        let mut receives = pair.receive_queue();
+        let memory = pattern(domain, 8, 1).freeze();
+        for _ in 0..REQUESTS {
+            if kind == Transport::ReliableConnected {
+                let request = SendRequest::send(memory.clone());
+                sends.post(request.unsignaled()).unwrap();
+            }
+            receives.post(domain.allocate(8).unwrap()).unwrap();
+        }
+        Self {
+            pair,
+            sends,
+            receives,
+        }
+    }
+
+    fn complete(&mut self, completion: &WorkCompletion) {
+        assert_eq!(completion.status(), WorkStatus::Flushed, "{completion:?}");
+        let sent = self.sends.complete(completion).count();
+        let received = usize::from(self.receives.complete(completion).is_some());
+        assert_eq!(sent + received, 1, "no marker is for the program");
+    }
+}
+
+/// Everything that is in the queue, without waiting.
+fn poll_all(queue: &CompletionQueue) -> Vec<WorkCompletion> {
+    let mut all = Vec::new();
+    let mut room = [WorkCompletion::default(); 8];
+    loop {
+        match queue.poll(&mut room).unwrap() {
+            [] => return all,
+            some => all.extend_from_slice(some),
+        }
+    }
+}
+
+#[test]
+fn after_a_drain_every_completion_is_there() {
+    let domain = context().protection_domain().unwrap();
+    for kind in [
+        Transport::ReliableConnected,
+        Transport::UnreliableConnected,
+        Transport::Datagram,
+    ] {
+        let mut stuck = Stuck::new(&domain, kind);
+        stuck.pair.drain(PATIENCE).unwrap();
+        assert_eq!(stuck.pair.state(), Ok(QueuePairState::Error));
+        let completions = poll_all(stuck.pair.send_completions());
+        for completion in &completions {
+            stuck.complete(completion);
+        }
+        let (sends, receives) = (stuck.sends.in_flight(), stuck.receives.in_flight());
+        assert_eq!((sends, receives), (0, 0), "{kind}");
+        // And again, with nothing in flight.
+        stuck.pair.drain(PATIENCE).unwrap();
+        assert!(poll_all(stuck.pair.send_completions()).is_empty());
+    }
+}
+
+#[test]
+fn a_drain_ends_while_others_poll() {
+    let domain = context().protection_domain().unwrap();
+    let mut stuck = Stuck::new(&domain, Transport::ReliableConnected);
+    let over = AtomicBool::new(false);
+    let mut seen = Vec::new();
+    let pair = stuck.pair.clone();
+    thread::scope(|scope| {
+        let poller = scope.spawn(|| {
+            let mut seen = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                seen.extend(poll_all(pair.send_completions()));
+            }
+            seen
+        });
+        let outcome = stuck.pair.drain(PATIENCE);
+        over.store(true, Ordering::Relaxed);
+        seen = poller.join().unwrap();
+        outcome.unwrap();
+    });
+    seen.extend(poll_all(stuck.pair.send_completions()));
+    // What the poller saw of the markers completes no request.
+    for completion in &seen {
+        assert_eq!(completion.status(), WorkStatus::Flushed);
+        let _ = stuck.sends.complete(completion).count();
+        let _ = stuck.receives.complete(completion);
+    }
+    let (sends, receives) = (stuck.sends.in_flight(), stuck.receives.in_flight());
+    assert_eq!((sends, receives), (0, 0));
+}
+
+#[test]
+fn completions_of_other_queue_pairs_stay_for_their_owners() {
+    let domain = context().protection_domain().unwrap();
+    let queue = domain.context().completion_queue(1024).build().unwrap();
+    let prepare = || {
+        domain
+            .queue_pair()
+            .send_completions(&queue)
+            .build()
+            .unwrap()
+    };
+    let connect = |prepared: rdma_core::PreparedQueuePair| {
+        let remote = nobody(prepared.endpoint());
+        prepared.connect(&remote, &Default::default()).unwrap()
+    };
+    let (one, other) = (connect(prepare()), connect(prepare()));
+    let mut receives = other.receive_queue::<Buffer>();
+    for _ in 0..20 {
+        receives.post(domain.allocate(8).unwrap()).unwrap();
+    }
+    other.fail().unwrap();
+    one.drain(PATIENCE).unwrap();
+    other.drain(PATIENCE).unwrap();
+    let completions = poll_all(&queue);
+    assert_eq!(completions.len(), 20);
+    for completion in &completions {
+        assert!(receives.complete(completion).is_some());
+    }
+}

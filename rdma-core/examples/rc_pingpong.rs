@@ -3,8 +3,8 @@
 //! Either end can be `ibv_rc_pingpong` of `ibverbs-utils`, with the same options.
 //!
 //! ```sh
-//! cargo run -p rdma-core --features softroce --example rc_pingpong -- -c
-//! cargo run -p rdma-core --features softroce --example rc_pingpong -- -c 127.0.0.1
+//! cargo run -p rdma-core --example rc_pingpong -- -c
+//! cargo run -p rdma-core --example rc_pingpong -- -c 127.0.0.1
 //! ```
 
 #[path = "pingpong/mod.rs"]

@@ -4,8 +4,8 @@
 //! Either end can be `ibv_srq_pingpong` of `ibverbs-utils`, with the same options.
 //!
 //! ```sh
-//! cargo run -p rdma-core --features softroce --example srq_pingpong -- -c
-//! cargo run -p rdma-core --features softroce --example srq_pingpong -- -c 127.0.0.1
+//! cargo run -p rdma-core --example srq_pingpong -- -c
+//! cargo run -p rdma-core --example srq_pingpong -- -c 127.0.0.1
 //! ```
 
 #[path = "pingpong/mod.rs"]

@@ -355,6 +355,34 @@ fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
             | "rdma_resolve_route" | "rdma_resolve_addr" | "rdma_init_qp_attr",
             libc::EINVAL | libc::ENOTCONN,
         ) => "the connection is not in a state for this: the peer may have given it up meanwhile",
+        ("ibv_create_ah", libc::EINVAL) => {
+            "usually a GID index without an address, or a destination of another kind than the GID at that index"
+        }
+        ("ibv_create_ah", libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => {
+            "no route to the GID from the chosen GID index"
+        }
+        ("ibv_init_ah_from_wc", _) => {
+            "the datagram begins with no header, or it was sent to a group and not to a GID of the port"
+        }
+        ("ibv_create_srq_ex", libc::EINVAL) => {
+            "a requested size is above the device's limit (see DeviceAttributes)"
+        }
+        ("ibv_create_srq_ex", libc::ENOMEM) => {
+            "the device is out of this resource, or the locked-memory limit is reached (`ulimit -l`)"
+        }
+        ("ibv_modify_srq", libc::EINVAL) => {
+            "the limit is above the queue's size, or more receives are in flight than the new size has room for"
+        }
+        ("ibv_open_xrcd", libc::EAGAIN) => {
+            "nobody has the domain of this file open, and this was not to make it"
+        }
+        ("ibv_attach_mcast", libc::EINVAL) => {
+            "the GID is of no group, or its LID is not one of a group"
+        }
+        ("ibv_attach_mcast", libc::ENOMEM) => {
+            "the device is out of groups, or the group out of members (see DeviceAttributes)"
+        }
+        ("ibv_create_flow", libc::EPERM) => "steering packets wants the capability CAP_NET_RAW",
         (_, libc::EOPNOTSUPP | libc::ENOSYS) => "the device or its driver does not support this",
         (_, libc::EMFILE) => "too many open files: raise the limit with `ulimit -n`",
         _ => return None,

@@ -7,7 +7,8 @@
 //! Device -> Context -> ProtectionDomain -> Buffer, ExposedMemory
 //!              |              |
 //!              |              +----------> PreparedQueuePair -> QueuePair -> SendQueue, ReceiveQueue
-//!              +-> CompletionChannel, CompletionQueue
+//!              |              +----------> SharedReceiveQueue, AddressHandle
+//!              +-> CompletionChannel, CompletionQueue, XrcDomain
 //! ```
 //!
 //! # What it does
@@ -94,7 +95,7 @@ pub mod receive;
 pub use address::{
     AddressHandle, AddressVector, Counter, Counters, DatagramHeader, Destination, EthernetMatch,
     Flow, FlowRule, GlobalRouteHeader, GroupMembership, Ipv4Header, Ipv4Match, Ipv6Match,
-    PortMatch, multicast_gid,
+    PortMatch, StaticRate, multicast_gid,
 };
 pub use cm::{
     AddressInfo, AddressQuery, Connection, ConnectionError, ConnectionEvent, ConnectionEventKind,

@@ -2,7 +2,7 @@
 
 mod common;
 
-use rdma_core::{AddressChoice, AddressHandle, AddressVector, Error};
+use rdma_core::{AddressChoice, AddressHandle, AddressVector, Error, StaticRate};
 
 #[test]
 fn a_handle_outlives_the_domain_it_was_made_in() {
@@ -61,7 +61,7 @@ fn a_vector_survives_the_c_struct() {
         traffic_class: 4,
         service_level: 5,
         source_path_bits: 6,
-        static_rate: 7,
+        static_rate: StaticRate(7),
         ..AddressVector::new(&here, here.gid, 8)
     };
     let raw = vector.to_raw().unwrap();

@@ -442,3 +442,17 @@ fn of_a_batch_that_does_not_fit_the_rest_stays() {
     assert_eq!(refused.posted + batch.len(), MANY);
     assert_eq!(batch.take_back().count(), MANY - refused.posted);
 }
+
+#[test]
+fn its_types_go_from_thread_to_thread() {
+    fn both<T: Send + Sync>() {}
+    both::<SharedReceiveQueue<Buffer>>();
+    both::<rdma_core::SharedReceiveBatch<'_, Buffer>>();
+    both::<rdma_core::XrcDomain>();
+    both::<(rdma_core::AddressHandle, rdma_core::Destination)>();
+    both::<(
+        rdma_core::GroupMembership,
+        rdma_core::Flow,
+        rdma_core::Counters,
+    )>();
+}

@@ -14,6 +14,8 @@ use crate::ffi::CountersHandle;
 /// Each place of theirs counts something, as was told by [`Self::attach`]; a flow counts in them if
 /// its rule [says so](super::FlowRule::count). Few devices have any: the others answer with an error
 /// that [is unsupported](crate::Error::is_unsupported).
+///
+/// They are `Send` and `Sync`: a lock lets one thread at a time attach or read.
 #[doc(alias = "ibv_counters")]
 #[derive(Debug, Clone)]
 pub struct Counters {

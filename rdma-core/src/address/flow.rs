@@ -12,7 +12,7 @@ use crate::queue_pair::QueuePair;
 /// A rule that steers packets of a port to a queue pair, until it is dropped. Clones are the same
 /// rule; it keeps the queue pair and its counters alive.
 ///
-/// Few devices can be steered: the others answer with an error that
+/// It is `Send` and `Sync`: nothing about it changes. Few devices can be steered: the others answer with an error that
 /// [is unsupported](crate::Error::is_unsupported).
 #[doc(alias = "ibv_flow")]
 #[derive(Debug, Clone)]

@@ -14,6 +14,8 @@ use crate::queue_pair::{QueuePair, Transport};
 /// It keeps the queue pair alive. Of several memberships of one queue pair in one group, the last
 /// to be dropped ends it.
 ///
+/// It is `Send` and `Sync`: drivers lock their groups, and this crate its count of memberships.
+///
 /// The network must deliver to this machine, too. InfiniBand's subnet manager wants the port to
 /// join. On Ethernet the system must have joined the group's IP address, which softroce does by
 /// itself; for the kernel's Soft-RoCE and for cards a UDP socket does that, as in the example, and so

@@ -11,7 +11,7 @@ use crate::protection_domain::ProtectionDomain;
 /// The way to a port, made ready for the device: what a datagram names its destination with.
 ///
 /// Clones are the same handle. It is destroyed with the last of them, and a request that names it
-/// keeps one until it has completed.
+/// keeps one until it has completed. It is `Send` and `Sync`: nothing about it changes.
 #[doc(alias = "ibv_ah")]
 #[derive(Debug, Clone)]
 pub struct AddressHandle {

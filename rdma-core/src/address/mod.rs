@@ -12,6 +12,7 @@ mod flow_rule;
 mod group;
 mod handle;
 mod header;
+mod rate;
 mod vector;
 
 pub use counters::{Counter, Counters};
@@ -20,4 +21,5 @@ pub use flow_rule::{EthernetMatch, FlowRule, Ipv4Match, Ipv6Match, PortMatch};
 pub use group::{GroupMembership, multicast_gid};
 pub use handle::{AddressHandle, Destination};
 pub use header::{DatagramHeader, GlobalRouteHeader, Ipv4Header};
+pub use rate::StaticRate;
 pub use vector::AddressVector;

@@ -1,5 +1,6 @@
 //! The way to a port of the network.
 
+use super::StaticRate;
 use crate::completion::WorkCompletion;
 use crate::context::Context;
 use crate::device::{Gid, LinkLayer, LocalAddress};
@@ -47,8 +48,8 @@ pub struct AddressVector {
     /// The low bits of the source's LID, where the port has several.
     #[doc(alias = "src_path_bits")]
     pub source_path_bits: u8,
-    /// The limit of the rate, as the code of `ibv_rate`; 0 is the port's own.
-    pub static_rate: u8,
+    /// How fast packets are sent, at the most.
+    pub static_rate: StaticRate,
 }
 
 impl AddressVector {
@@ -70,7 +71,7 @@ impl AddressVector {
             lid,
             service_level: 0,
             source_path_bits: 0,
-            static_rate: 0,
+            static_rate: StaticRate::PORT,
         }
     }
 
@@ -84,6 +85,9 @@ impl AddressVector {
     /// `grh` is the beginning of the receive's memory: its first 40 bytes are not of the message but
     /// the global route header, or an IPv4 header in their last 20 (RoCE v2 annex, A17.4.5.1).
     /// `port` is the one that received it.
+    ///
+    /// There is none from a datagram to a group, since no GID of this port is in it: make a
+    /// [`Self::new`] to the [source](super::DatagramHeader::source) of its header then.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use ibverbs_sys as sys;
 use super::context::{ContextHandle, positive};
 use super::protection_domain::ProtectionDomainHandle;
 use super::queue_pair::{gid_bytes, set_destination};
-use crate::address::{AddressHandle, AddressVector};
+use crate::address::{AddressHandle, AddressVector, StaticRate};
 use crate::completion::WorkCompletion;
 use crate::device::Gid;
 use crate::error::{Errno, Error, Result};
@@ -99,7 +99,7 @@ impl AddressVector {
         raw.dlid = self.lid;
         raw.sl = self.service_level;
         raw.src_path_bits = self.source_path_bits;
-        raw.static_rate = self.static_rate;
+        raw.static_rate = self.static_rate.0;
         if let Some(gid) = self.gid {
             set_destination(&mut raw, gid.0);
             // Checked above.
@@ -123,7 +123,7 @@ impl AddressVector {
             lid: raw.dlid,
             service_level: raw.sl,
             source_path_bits: raw.src_path_bits,
-            static_rate: raw.static_rate,
+            static_rate: StaticRate(raw.static_rate),
         }
     }
 }
@@ -157,4 +157,23 @@ pub(crate) fn vector_of_completion(
     }
     let object = format!("{} port {port}", context.describe());
     Err(Error::verb("ibv_init_ah_from_wc", object, positive(errno)))
+}
+
+/// The code of a rate.
+pub(crate) fn rate_of_megabits(megabits: u32) -> Option<u8> {
+    let megabits = i32::try_from(megabits).ok()?;
+    // SAFETY: a function of numbers.
+    let rate = unsafe { sys::mbps_to_ibv_rate(megabits) };
+    // The code of the port's own rate stands for those that have none.
+    let code = u8::try_from(rate.0).ok()?;
+    (code != 0).then_some(code)
+}
+
+/// The rate of a code.
+pub(crate) fn megabits_of_rate(code: u8) -> Option<u32> {
+    // SAFETY: a function of numbers, which takes any.
+    let megabits = unsafe { sys::ibv_rate_to_mbps(sys::ibv_rate(code.into())) };
+    u32::try_from(megabits)
+        .ok()
+        .filter(|&megabits| megabits > 0)
 }

@@ -63,7 +63,9 @@ mod volatile;
 mod window;
 mod xrc_domain;
 
-pub(crate) use address_handle::{AddressHandleOwner, vector_of_completion};
+pub(crate) use address_handle::{
+    AddressHandleOwner, megabits_of_rate, rate_of_megabits, vector_of_completion,
+};
 pub(crate) use advice::advise;
 pub(crate) use allocation::Allocation;
 pub(crate) use borrowed::{Borrowed, BorrowedMut};

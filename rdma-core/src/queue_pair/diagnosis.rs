@@ -336,7 +336,7 @@ mod tests {
             lid: 0,
             service_level: 0,
             source_path_bits: 0,
-            static_rate: 0,
+            static_rate: crate::address::StaticRate::PORT,
         }
     }
 

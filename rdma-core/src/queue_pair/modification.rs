@@ -433,7 +433,7 @@ mod tests {
             lid: 8,
             service_level: 9,
             source_path_bits: 0,
-            static_rate: 0,
+            static_rate: crate::address::StaticRate::PORT,
         }
     }
 

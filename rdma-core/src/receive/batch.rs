@@ -8,7 +8,7 @@ use crate::queue_pair::{BatchError, PostError};
 /// Receives that one thread hands to a shared queue together, from
 /// [`SharedReceiveQueue::batch`](super::SharedReceiveQueue::batch).
 ///
-/// It has room of its own for its requests, so threads with a batch each do not wait for each other
+/// It is `Send` and `Sync` as the queue is, and takes `&mut self`. It has room of its own for its requests, so threads with a batch each do not wait for each other
 /// but where the driver makes them. It is used again and again: posting leaves it empty. Dropping
 /// it frees the slots of receives that were not posted and drops their memory; forgetting it loses
 /// both, the slots until the queue is dropped.

@@ -104,7 +104,8 @@ impl SharedReceiveQueueBuilder {
 
 /// Receives that any queue pair made with it takes, in no order that the program can rely on.
 ///
-/// Any thread posts and completes, without a lock. The completions come to the receive completion
+/// Any thread posts and completes, without a lock of this crate: it is `Send` and `Sync` if the
+/// memory is `Send`, since each slot is one thread's at a time. The completions come to the receive completion
 /// queue of the queue pair that took the message, or, in an XRC domain, to the queue's own; give
 /// each to [`Self::complete`].
 ///

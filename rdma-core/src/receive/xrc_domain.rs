@@ -11,7 +11,8 @@ use crate::ffi::XrcDomainHandle;
 /// shared receive queues. Clones are the same one.
 ///
 /// Processes that open a domain with the same file share it: a connection that one of them
-/// accepted delivers to the shared receive queues of all.
+/// accepted delivers to the shared receive queues of all. It is `Send` and `Sync`: nothing about it
+/// changes.
 #[doc(alias = "ibv_xrcd")]
 #[derive(Debug, Clone)]
 pub struct XrcDomain {

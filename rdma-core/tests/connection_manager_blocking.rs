@@ -13,8 +13,8 @@ use common::{bytes, pattern, succeed};
 use manager::{PATIENCE, connected, connection_error, connector, listener};
 use rdma_core::{
     AccessFlags, Buffer, Connection, ConnectionError, ConnectionParameters, ConnectionStep,
-    Connector, Context, Error, Incoming, Listener, PortSpace, PreparedConnection, QueuePairBuilder,
-    QueuePairState, RejectReason, ResolvedPeer, SendRequest,
+    Connector, Context, EnhancedEstablishment, Error, Incoming, Listener, PortSpace,
+    PreparedConnection, QueuePairBuilder, QueuePairState, RejectReason, ResolvedPeer, SendRequest,
 };
 
 /// A queue pair of a domain of its own.
@@ -484,4 +484,47 @@ fn ports_of_listeners_can_be_chosen() {
         let there = SocketAddr::new(address, port);
         connector(there).connect(plain).unwrap();
     });
+}
+
+#[test]
+fn options_of_the_vendor_are_offered_to_the_peer() {
+    let Some(address) = manager::address() else {
+        return;
+    };
+    let (ours, theirs) = (offer(0x1234, 0b0110), offer(0x1234, 0b0011));
+    let (listener, there) = listener(address);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+            let id = incoming.request().id().clone();
+            assert_eq!(id.offered_enhancements().unwrap(), ours);
+            id.offer_enhancements(theirs).unwrap();
+            let builder = plain(&incoming.context().unwrap()).unwrap();
+            incoming
+                .accept(builder, &ConnectionParameters::default())
+                .unwrap()
+        });
+        let peer = connector(there).resolve().unwrap();
+        let error = peer.id().offer_enhancements(offer(0, 1)).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
+        peer.id().offer_enhancements(ours).unwrap();
+        let builder = plain(&peer.context().unwrap()).unwrap();
+        let prepared = peer.prepare(builder).unwrap();
+        // The device itself may have none.
+        match prepared.queue_pair().enhancements() {
+            Ok(own) => println!("{own:?}"),
+            Err(error) => assert!(error.is_unsupported(), "{error:?}"),
+        }
+        assert!(prepared.id().peer_address().is_some());
+        let connection = prepared
+            .establish(&ConnectionParameters::default())
+            .unwrap();
+        let offered = connection.id().offered_enhancements().unwrap();
+        assert_eq!(offered, theirs);
+        assert_eq!(ours.common(offered).options, 0b0010);
+    });
+}
+
+fn offer(vendor: u32, options: u32) -> EnhancedEstablishment {
+    EnhancedEstablishment { vendor, options }
 }

@@ -56,6 +56,14 @@ impl PreparedConnection {
         &self.prepared
     }
 
+    /// The identifier of this end.
+    pub fn id(&self) -> &ConnectionId {
+        match &self.side {
+            Side::Connecting(id) => id,
+            Side::Accepting(request) => request.id(),
+        }
+    }
+
     /// Connects, or accepts, and waits until the connection stands.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use super::{ConnectionParameters, EventChannel, PeerParameters, PortSpace, share
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ffi::cm::IdHandle;
-use crate::queue_pair::{PreparedQueuePair, QueuePair, QueuePairBuilder};
+use crate::queue_pair::{EnhancedEstablishment, PreparedQueuePair, QueuePair, QueuePairBuilder};
 
 /// One end of a connection, or of one to be; or a place to listen. Clones are the same identifier,
 /// which is destroyed with the last of them.
@@ -319,6 +319,32 @@ impl ConnectionId {
                 format!("{exponent} is above 31"),
             )),
         }
+    }
+
+    /// The vendor's options to offer to the peer with the next request or acceptance:
+    /// [`enhancements`](PreparedQueuePair::enhancements) of the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for options of no vendor, and the verb's.
+    #[doc(alias = "rdma_set_local_ece")]
+    pub fn offer_enhancements(&self, ours: EnhancedEstablishment) -> Result<()> {
+        if ours.vendor == 0 {
+            let reason = "they are of no vendor: there is nothing to offer";
+            return Err(Error::invalid("vendor's options", reason));
+        }
+        self.handle.set_local_ece(ours.into())
+    }
+
+    /// The vendor's options that the peer offered with its request or acceptance, to
+    /// [agree](PreparedQueuePair::agree) on; of vendor 0 if it offered none.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    #[doc(alias = "rdma_get_remote_ece")]
+    pub fn offered_enhancements(&self) -> Result<EnhancedEstablishment> {
+        self.handle.remote_ece().map(EnhancedEstablishment::from)
     }
 
     /// Moves it, with the events that nobody took yet, to another channel.

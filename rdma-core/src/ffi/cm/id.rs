@@ -302,6 +302,28 @@ impl IdHandle {
         )
     }
 
+    pub(crate) fn set_local_ece(&self, mut ece: sys::ibv_ece) -> Result<()> {
+        self.with(|id| {
+            // SAFETY: the identifier is valid, and so are the options, which the call copies.
+            let returned = unsafe { sys::rdma_set_local_ece(id, &mut ece) };
+            checked(returned, "rdma_set_local_ece", || describe(id))
+        })
+    }
+
+    pub(crate) fn remote_ece(&self) -> Result<sys::ibv_ece> {
+        let mut ece = sys::ibv_ece {
+            vendor_id: 0,
+            options: 0,
+            comp_mask: 0,
+        };
+        self.with(|id| {
+            // SAFETY: the identifier is valid, and so is the place for the answer.
+            let returned = unsafe { sys::rdma_get_remote_ece(id, &mut ece) };
+            checked(returned, "rdma_get_remote_ece", || describe(id))
+        })?;
+        Ok(ece)
+    }
+
     /// Moves it, and its events that nobody took yet, to `channel`.
     pub(crate) fn migrate(self: &Arc<Self>, channel: &Arc<EventChannelHandle>) -> Result<()> {
         let mut current = self.channel.lock();

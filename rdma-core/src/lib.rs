@@ -142,7 +142,8 @@ pub use queue_pair::{
 };
 pub use queue_pair::{
     BatchError, CompletedRequest, ConcurrentReceiveBatch, ConcurrentSendBatch, FailedRequest,
-    InlineData, PendingRequest, Placement, ReceiveBatch, Scope, SendBatch, Unposted,
+    InlineData, PendingRequest, Placement, RawElements, RawPostError, RawSendRequest, RawSession,
+    ReceiveBatch, Scope, SendBatch, Unposted, raw_receive_request,
 };
 pub use receive::{
     SharedReceiveBatch, SharedReceiveQueue, SharedReceiveQueueAttributes,

@@ -16,6 +16,7 @@ use super::slot_table::{Reserved, SlotTable};
 use crate::completion::WorkCompletion;
 use crate::error::{Error, Result};
 use crate::memory::{BorrowedMemory, Gather, Scatter};
+use crate::queue_pair::Outcome as End;
 use crate::queue_pair::{InlineData, KeepAlive, PendingRequest, PostError, SendRequest};
 
 /// Where requests are posted whose memory is borrowed, from
@@ -267,10 +268,16 @@ impl ScopeRequests {
         match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
             Ok(()) => Ok((self.posted(reserved), memory)),
             Err(error) => {
-                self.table.withdraw(reserved);
+                self.withdraw(reserved);
                 Err((error, memory))
             }
         }
+    }
+
+    /// Gives up what was kept of a request that was not posted.
+    #[cold]
+    fn withdraw(&self, reserved: Reserved) {
+        self.table.withdraw(reserved).settle(End::NotPosted);
     }
 
     #[inline]
@@ -293,7 +300,7 @@ impl ScopeRequests {
         match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
             Ok(()) => Ok(self.posted(reserved)),
             Err(error) => {
-                self.table.withdraw(reserved);
+                self.withdraw(reserved);
                 Err((error, data))
             }
         }
@@ -321,7 +328,7 @@ impl ScopeRequests {
         match unsafe { self.queue_pair.post_receive(&mut wr) } {
             Ok(()) => Ok((self.posted(reserved), memory)),
             Err(error) => {
-                self.table.withdraw(reserved);
+                self.withdraw(reserved);
                 Err((error, memory))
             }
         }

@@ -4,8 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::scope::{Outcome, ScopeRequests, Ticket, abort};
-use crate::completion::{WorkCompletion, WorkStatus};
+use crate::completion::{WorkCompletion, WorkOpcode, WorkStatus};
 use crate::error::{Error, Result};
+use crate::queue_pair::Outcome as End;
 use crate::queue_pair::{Modification, QueuePairState, modify};
 
 /// How long the flushed completions of a queue pair that was failed are waited for.
@@ -139,9 +140,17 @@ impl ScopeRequests {
     }
 
     fn complete(&self, completion: &WorkCompletion) {
-        let Some((index, _)) = self.table.complete(completion.id()) else {
+        let Some((index, mut keep)) = self.table.complete(completion.id()) else {
             return;
         };
+        keep.settle(End::of(completion));
+        let received = matches!(
+            completion.opcode(),
+            WorkOpcode::Receive | WorkOpcode::ReceiveWriteImmediate
+        );
+        if let Some(key) = completion.invalidated_key().filter(|_| received) {
+            self.queue_pair.domain().ended_by_peer(key);
+        }
         self.in_flight.set(self.in_flight.get() - 1);
         let outcome = &self.outcomes[index as usize];
         if let Outcome::Unwatched { .. } = outcome.get() {

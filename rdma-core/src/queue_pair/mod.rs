@@ -44,7 +44,9 @@ mod state;
 mod transition;
 mod transport;
 
-pub use crate::ffi::Scope;
+pub use crate::ffi::{
+    RawElements, RawPostError, RawSendRequest, RawSession, Scope, raw_receive_request,
+};
 pub use attribute_mask::AttributeMask;
 pub use attributes::{Arrival, DataOrder, QueuePairAttributes};
 pub use batch::{BatchError, ReceiveBatch, SendBatch, Unposted};

@@ -1,0 +1,253 @@
+//! Posting without the crate's care.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr;
+
+use ibverbs_sys as sys;
+
+use super::context::positive;
+use super::raw_request::RawPostError;
+use crate::error::Errno;
+use crate::queue_pair::QueuePair;
+
+impl QueuePair {
+    /// Posts a list of send requests; a null one is empty. Nothing is kept, checked or added: this
+    /// is the verb, for layers that do their own bookkeeping.
+    ///
+    /// On success the completions come to [`Self::send_completions`], with the ids of the requests.
+    /// This crate's queues never use ids below 2^24, nor those of 2^63 and above.
+    ///
+    /// # Errors
+    ///
+    /// The error number, and the first request that was not posted; those before it were. Without
+    /// an allocation.
+    ///
+    /// # Safety
+    ///
+    /// - `list` is null or the first of a valid list, whose last request has no next; elements,
+    ///   address handles, windows and what else the opcodes say are valid, and those that the queue
+    ///   pair's kind demands are there.
+    /// - Until a request has completed, or the queue pair is destroyed or in RESET, its memory stays
+    ///   valid, and nobody forms references to it that do not allow what the device does; that of an
+    ///   inline request is needed for this call alone. Address handles stay as long.
+    /// - Where queues or scopes of this crate complete to the same completion queues, the ids are
+    ///   none of theirs, but below 2^24 or at least 2^63: they take a completion with the id of
+    ///   one of their requests for that request's.
+    /// - No other thread posts at the same time if the queue pair is in a thread domain.
+    #[doc(alias = "ibv_post_send")]
+    #[inline]
+    pub unsafe fn post_send_raw(
+        &self,
+        list: *mut sys::ibv_send_wr,
+    ) -> Result<(), RawPostError<sys::ibv_send_wr>> {
+        if list.is_null() {
+            return Ok(());
+        }
+        let mut refused = list;
+        // SAFETY: the queue pair is valid; the caller vouches for the rest.
+        let errno = unsafe { sys::ibv_post_send(self.as_raw(), list, &mut refused) };
+        if errno == 0 {
+            return Ok(());
+        }
+        Err(RawPostError {
+            verb: "ibv_post_send",
+            errno: positive(errno),
+            refused,
+        })
+    }
+
+    /// Posts a list of receive requests; a null one is empty.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::post_send_raw`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::post_send_raw`].
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub unsafe fn post_receive_raw(
+        &self,
+        list: *mut sys::ibv_recv_wr,
+    ) -> Result<(), RawPostError<sys::ibv_recv_wr>> {
+        if list.is_null() {
+            return Ok(());
+        }
+        let mut refused = list;
+        // SAFETY: the queue pair is valid; the caller vouches for the rest.
+        let errno = unsafe { sys::ibv_post_recv(self.as_raw(), list, &mut refused) };
+        if errno == 0 {
+            return Ok(());
+        }
+        Err(RawPostError {
+            verb: "ibv_post_recv",
+            errno: positive(errno),
+            refused,
+        })
+    }
+
+    /// Begins to post by the functions `ibv_wr_*`; `None` if the queue pair was not
+    /// [made for them](super::QueuePairBuilder::extended_posting).
+    ///
+    /// # Safety
+    ///
+    /// - The session is not forgotten, and its thread begins no other one of the queue pair before
+    ///   it has ended, nor posts to it in another way: the driver holds a lock all the while, or,
+    ///   in a thread domain, relies on there being one thread.
+    /// - What is posted is as [`Self::post_send_raw`] demands.
+    #[doc(alias = "ibv_wr_start")]
+    #[inline]
+    pub unsafe fn start_raw(&self) -> Option<RawSession<'_>> {
+        let raw = self.handle().as_extended()?;
+        // SAFETY: the queue pair is valid and was made for these functions; the caller sees to it
+        // that it is not started already by this thread.
+        unsafe { sys::ibv_wr_start(raw) };
+        Some(RawSession {
+            raw,
+            queue_pair: PhantomData,
+        })
+    }
+}
+
+/// Requests between `ibv_wr_start` and `ibv_wr_complete`, from [`QueuePair::start_raw`]. Dropping it
+/// posts nothing (`ibv_wr_abort`).
+///
+/// Each function is the one of `ibv_wr_post(3)` after which it is named: a request begins with what
+/// it does, and the setters behind it complete it.
+///
+/// It is neither `Send` nor `Sync`: the driver's lock is this thread's.
+///
+/// # Safety
+///
+/// That of all its functions: the queue pair was made for the operation; a request is complete
+/// before the next one begins or the session ends; and the memory is as
+/// [`QueuePair::post_send_raw`] demands.
+#[doc(alias = "ibv_qp_ex")]
+#[must_use = "a session that is not completed posts nothing"]
+pub struct RawSession<'a> {
+    raw: *mut sys::ibv_qp_ex,
+    queue_pair: PhantomData<&'a QueuePair>,
+}
+
+impl fmt::Debug for RawSession<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawSession").finish_non_exhaustive()
+    }
+}
+
+/// Declares a function that calls its namesake with the session's queue pair.
+macro_rules! forward {
+    ($($(#[$doc:meta])* $name:ident => $verb:ident, $alias:literal($($argument:ident: $type:ty),*);)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        ///
+        /// See [`RawSession`].
+        #[doc(alias = $alias)]
+        #[inline]
+        pub unsafe fn $name(&mut self, $($argument: $type),*) {
+            // SAFETY: the session is started; the caller vouches for the rest.
+            unsafe { sys::$verb(self.raw, $($argument),*) };
+        }
+    )*};
+}
+
+impl RawSession<'_> {
+    /// The id and the flags (`ibv_send_flags`) of the requests that begin after this.
+    #[inline]
+    pub fn set(&mut self, id: u64, flags: sys::ibv_send_flags) {
+        // SAFETY: between start and complete these fields are the session's.
+        unsafe {
+            (*self.raw).wr_id = id;
+            (*self.raw).wr_flags = flags.0 as std::ffi::c_uint;
+        }
+    }
+
+    forward! {
+        /// Begins a send.
+        send => ibv_wr_send, "ibv_wr_send"();
+        /// Begins a send with immediate data, in network byte order.
+        send_with_immediate => ibv_wr_send_imm, "ibv_wr_send_imm"(immediate: u32);
+        /// Begins a send that invalidates a key of the peer.
+        send_with_invalidate => ibv_wr_send_inv, "ibv_wr_send_inv"(key: u32);
+        /// Begins an RDMA write.
+        write => ibv_wr_rdma_write, "ibv_wr_rdma_write"(rkey: u32, address: u64);
+        /// Begins an RDMA write with immediate data, in network byte order.
+        write_with_immediate => ibv_wr_rdma_write_imm, "ibv_wr_rdma_write_imm"(rkey: u32, address: u64, immediate: u32);
+        /// Begins an RDMA read.
+        read => ibv_wr_rdma_read, "ibv_wr_rdma_read"(rkey: u32, address: u64);
+        /// Begins a compare-and-swap.
+        compare_and_swap => ibv_wr_atomic_cmp_swp, "ibv_wr_atomic_cmp_swp"(rkey: u32, address: u64, expected: u64, desired: u64);
+        /// Begins a fetch-and-add.
+        fetch_and_add => ibv_wr_atomic_fetch_add, "ibv_wr_atomic_fetch_add"(rkey: u32, address: u64, add: u64);
+        /// Begins and completes the invalidation of a key of this end.
+        invalidate => ibv_wr_local_inv, "ibv_wr_local_inv"(key: u32);
+        /// Begins and completes the bind of a memory window.
+        bind_window => ibv_wr_bind_mw, "ibv_wr_bind_mw"(window: *mut sys::ibv_mw, rkey: u32, info: *const sys::ibv_mw_bind_info);
+        /// Begins an atomic write of the eight bytes at `value`.
+        atomic_write => ibv_wr_atomic_write, "ibv_wr_atomic_write"(rkey: u32, address: u64, value: *const std::ffi::c_void);
+        /// Begins a segmented send.
+        segmented => ibv_wr_send_tso, "ibv_wr_send_tso"(headers: *mut std::ffi::c_void, len: u16, segment: u16);
+        /// Where the datagram goes.
+        destination => ibv_wr_set_ud_addr, "ibv_wr_set_ud_addr"(handle: *mut sys::ibv_ah, queue_pair: u32, qkey: u32);
+        /// The shared receive queue that the request is for.
+        remote_shared_queue => ibv_wr_set_xrc_srqn, "ibv_wr_set_xrc_srqn"(number: u32);
+        /// The one element of the request's memory.
+        element => ibv_wr_set_sge, "ibv_wr_set_sge"(lkey: u32, address: u64, length: u32);
+    }
+
+    /// The elements of the request's memory.
+    ///
+    /// # Safety
+    ///
+    /// See [`RawSession`].
+    #[doc(alias = "ibv_wr_set_sge_list")]
+    #[inline]
+    pub unsafe fn elements(&mut self, elements: &[sys::ibv_sge]) {
+        // SAFETY: the session is started, and the list is there; the caller vouches for the rest.
+        unsafe { sys::ibv_wr_set_sge_list(self.raw, elements.len(), elements.as_ptr()) };
+    }
+
+    /// The request's data, which is copied now.
+    ///
+    /// # Safety
+    ///
+    /// See [`RawSession`].
+    #[doc(alias = "ibv_wr_set_inline_data")]
+    #[inline]
+    pub unsafe fn inline_data(&mut self, data: &[u8]) {
+        let start = ptr::from_ref(data).cast_mut().cast();
+        // SAFETY: the session is started, and the data is there; the caller vouches for the rest.
+        unsafe { sys::ibv_wr_set_inline_data(self.raw, start, data.len()) };
+    }
+
+    /// Posts the requests.
+    ///
+    /// # Errors
+    ///
+    /// The error number; none of them was posted.
+    ///
+    /// # Safety
+    ///
+    /// See [`RawSession`].
+    #[doc(alias = "ibv_wr_complete")]
+    #[inline]
+    pub unsafe fn complete(self) -> Result<(), Errno> {
+        let raw = self.raw;
+        std::mem::forget(self);
+        // SAFETY: the session is started, and ends here; the caller vouches for the rest.
+        match unsafe { sys::ibv_wr_complete(raw) } {
+            0 => Ok(()),
+            errno => Err(positive(errno)),
+        }
+    }
+}
+
+impl Drop for RawSession<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the session is started, and ends here.
+        unsafe { sys::ibv_wr_abort(self.raw) };
+    }
+}

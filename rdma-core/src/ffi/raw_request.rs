@@ -1,0 +1,266 @@
+//! Work requests without the crate's care: C structs with names.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem;
+use std::ops::Deref;
+use std::ptr;
+
+use ibverbs_sys as sys;
+use ibverbs_sys::ibv_send_flags as flags;
+use ibverbs_sys::ibv_wr_opcode as opcode;
+
+use super::elements::{ElementList, MAX_ELEMENTS};
+use crate::address::Destination;
+use crate::error::{Error, Result};
+use crate::memory::{Elements, Gather, RemoteMemory};
+
+/// The scatter/gather list of registered memory, for raw requests. It keeps nothing alive.
+///
+/// It is `Send` and `Sync`: addresses and keys are numbers.
+#[doc(alias = "ibv_sge")]
+#[derive(Clone, Copy)]
+pub struct RawElements {
+    list: [sys::ibv_sge; MAX_ELEMENTS],
+    len: usize,
+}
+
+impl fmt::Debug for RawElements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl RawElements {
+    /// Where `memory` is and which keys it has.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooManyElements`] for more than 16 pieces, [`Error::InvalidArgument`] for more bytes
+    /// than a message can have.
+    pub fn of<M: Gather + ?Sized>(memory: &M) -> Result<Self> {
+        let mut room = super::request::stack_room();
+        // SAFETY: nothing else uses the room while the list is.
+        let mut list = unsafe { ElementList::over(&mut room) };
+        memory.gather(&mut Elements::new(&mut list));
+        list.checked(MAX_ELEMENTS as u32)?;
+        let len = list.len();
+        let empty = sys::ibv_sge {
+            addr: 0,
+            length: 0,
+            lkey: 0,
+        };
+        let mut elements = Self {
+            list: [empty; MAX_ELEMENTS],
+            len,
+        };
+        for (to, from) in elements.list.iter_mut().zip(&room[..len]) {
+            // SAFETY: the list has written its elements.
+            *to = unsafe { from.assume_init() };
+        }
+        Ok(elements)
+    }
+}
+
+impl Deref for RawElements {
+    type Target = [sys::ibv_sge];
+
+    #[inline]
+    fn deref(&self) -> &[sys::ibv_sge] {
+        &self.list[..self.len]
+    }
+}
+
+/// An `ibv_send_wr` with names, for [`QueuePair::post_send_raw`](crate::QueuePair::post_send_raw).
+///
+/// It costs what filling in the C struct costs. It is not signaled unless it says so.
+#[doc(alias = "ibv_send_wr")]
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+#[must_use = "a request does nothing until it is posted"]
+pub struct RawSendRequest<'a> {
+    wr: sys::ibv_send_wr,
+    elements: PhantomData<&'a [sys::ibv_sge]>,
+}
+
+impl fmt::Debug for RawSendRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawSendRequest")
+            .field("id", &self.wr.wr_id)
+            .field("opcode", &self.wr.opcode)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> RawSendRequest<'a> {
+    #[inline]
+    fn new(code: sys::ibv_wr_opcode, elements: &'a [sys::ibv_sge]) -> Self {
+        // SAFETY: all-zero bytes are a valid value of this plain C struct.
+        let mut wr: sys::ibv_send_wr = unsafe { mem::zeroed() };
+        wr.opcode = code;
+        wr.sg_list = elements.as_ptr().cast_mut();
+        wr.num_sge = elements.len() as i32;
+        Self {
+            wr,
+            elements: PhantomData,
+        }
+    }
+
+    #[inline]
+    fn remote(mut self, remote: RemoteMemory) -> Self {
+        self.wr.wr.rdma.remote_addr = remote.address;
+        self.wr.wr.rdma.rkey = remote.rkey;
+        self
+    }
+
+    #[inline]
+    fn atomic(mut self, remote: RemoteMemory, compare_add: u64, swap: u64) -> Self {
+        let atomic = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
+            remote_addr: remote.address,
+            compare_add,
+            swap,
+            rkey: remote.rkey,
+        };
+        self.wr.wr.atomic = atomic;
+        self
+    }
+
+    /// Sends.
+    #[inline]
+    pub fn send(elements: &'a [sys::ibv_sge]) -> Self {
+        Self::new(opcode::IBV_WR_SEND, elements)
+    }
+
+    /// Writes into the peer's memory.
+    #[inline]
+    pub fn write(elements: &'a [sys::ibv_sge], remote: RemoteMemory) -> Self {
+        Self::new(opcode::IBV_WR_RDMA_WRITE, elements).remote(remote)
+    }
+
+    /// Reads from the peer's memory.
+    #[inline]
+    pub fn read(elements: &'a [sys::ibv_sge], remote: RemoteMemory) -> Self {
+        Self::new(opcode::IBV_WR_RDMA_READ, elements).remote(remote)
+    }
+
+    /// Replaces the peer's number by `desired` if it is `expected`.
+    #[inline]
+    pub fn compare_and_swap(
+        elements: &'a [sys::ibv_sge],
+        remote: RemoteMemory,
+        expected: u64,
+        desired: u64,
+    ) -> Self {
+        let request = Self::new(opcode::IBV_WR_ATOMIC_CMP_AND_SWP, elements);
+        request.atomic(remote, expected, desired)
+    }
+
+    /// Adds to the peer's number.
+    #[inline]
+    pub fn fetch_and_add(elements: &'a [sys::ibv_sge], remote: RemoteMemory, add: u64) -> Self {
+        let request = Self::new(opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, elements);
+        request.atomic(remote, add, 0)
+    }
+
+    /// The send or write brings a number, which the peer gets as the same number.
+    #[inline]
+    pub fn immediate(mut self, number: u32) -> Self {
+        self.wr.opcode = match self.wr.opcode {
+            opcode::IBV_WR_RDMA_WRITE => opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+            opcode::IBV_WR_SEND => opcode::IBV_WR_SEND_WITH_IMM,
+            other => other,
+        };
+        self.wr.__bindgen_anon_1.imm_data = number.to_be();
+        self
+    }
+
+    /// The id that its completion has.
+    #[inline]
+    pub fn id(mut self, id: u64) -> Self {
+        self.wr.wr_id = id;
+        self
+    }
+
+    /// It has a completion.
+    #[inline]
+    pub fn signaled(self) -> Self {
+        self.flag(flags::IBV_SEND_SIGNALED)
+    }
+
+    /// It waits for the reads and atomics before it.
+    #[inline]
+    pub fn fence(self) -> Self {
+        self.flag(flags::IBV_SEND_FENCE)
+    }
+
+    /// It announces its arrival.
+    #[inline]
+    pub fn solicited(self) -> Self {
+        self.flag(flags::IBV_SEND_SOLICITED)
+    }
+
+    /// Its data is copied when it is posted.
+    #[inline]
+    pub fn inline(self) -> Self {
+        self.flag(flags::IBV_SEND_INLINE)
+    }
+
+    #[inline]
+    fn flag(mut self, flag: flags) -> Self {
+        self.wr.send_flags |= flag.0 as std::ffi::c_uint;
+        self
+    }
+
+    /// It goes there, as a datagram.
+    #[inline]
+    pub fn to(mut self, destination: &Destination) -> Self {
+        self.wr.wr.ud.ah = destination.handle.as_raw();
+        self.wr.wr.ud.remote_qpn = destination.queue_pair;
+        self.wr.wr.ud.remote_qkey = destination.qkey;
+        self
+    }
+
+    /// Another request is posted behind it, in the same call.
+    #[inline]
+    pub fn next(mut self, next: &'a mut RawSendRequest<'a>) -> Self {
+        self.wr.next = &mut next.wr;
+        self
+    }
+
+    /// The C struct, to be completed or posted.
+    #[inline]
+    pub fn as_raw(&mut self) -> &mut sys::ibv_send_wr {
+        &mut self.wr
+    }
+}
+
+/// The receive request of these elements, for
+/// [`QueuePair::post_receive_raw`](crate::QueuePair::post_receive_raw).
+#[doc(alias = "ibv_recv_wr")]
+#[inline]
+pub fn raw_receive_request(id: u64, elements: &[sys::ibv_sge]) -> sys::ibv_recv_wr {
+    sys::ibv_recv_wr {
+        wr_id: id,
+        next: ptr::null_mut(),
+        sg_list: elements.as_ptr().cast_mut(),
+        num_sge: elements.len() as i32,
+    }
+}
+
+/// A list of raw requests that was not posted, or not all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{verb} failed: {errno}")]
+pub struct RawPostError<W> {
+    /// The verb.
+    pub verb: &'static str,
+    /// The error number it gave.
+    pub errno: crate::error::Errno,
+    /// The first request that was not posted.
+    pub refused: *mut W,
+}
+
+impl<W> From<RawPostError<W>> for Error {
+    fn from(refused: RawPostError<W>) -> Self {
+        Self::verb(refused.verb, "a list of raw requests", refused.errno)
+    }
+}

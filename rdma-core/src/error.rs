@@ -331,10 +331,16 @@ fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
         ("ibv_reg_mr", libc::EINVAL) => {
             "remote write and remote atomic access need local write access as well"
         }
-        ("ibv_create_cq" | "ibv_create_qp", libc::EINVAL) => {
+        ("ibv_create_cq" | "ibv_create_qp" | "ibv_create_qp_ex", libc::EINVAL) => {
             "a requested size is above the device's limit (see DeviceAttributes)"
         }
-        ("ibv_create_qp" | "ibv_create_cq", libc::ENOMEM) => {
+        ("ibv_create_qp" | "ibv_create_qp_ex", libc::EPERM) => {
+            "raw packet queue pairs need the right CAP_NET_RAW"
+        }
+        ("ibv_open_qp", libc::EINVAL) => {
+            "no XRC target of this number is in the XRC domain, which its maker must have shared"
+        }
+        ("ibv_create_qp" | "ibv_create_qp_ex" | "ibv_create_cq", libc::ENOMEM) => {
             "the device is out of this resource, or the locked-memory limit is reached (`ulimit -l`)"
         }
         ("ibv_post_send" | "ibv_post_recv", libc::EINVAL) => {

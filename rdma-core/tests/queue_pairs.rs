@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Pair, bytes, context, pattern, receive, succeed};
+use common::{Pair, bytes, completion, context, pattern, receive, succeed};
 use ibverbs_sys as sys;
 use rdma_core::{
-    Arrival, CompletionQueue, ConnectOptions, DataOrder, DatagramOptions, EnhancedEstablishment,
-    Error, ProtectionDomain, QueuePairCreateFlags, QueuePairState, RateLimit, SendOperations,
-    SendRequest, Transport,
+    AccessFlags, Arrival, CompletionQueue, ConnectOptions, DataOrder, DatagramOptions,
+    EnhancedEstablishment, Error, ProtectionDomain, QueuePairCreateFlags, QueuePairState,
+    RateLimit, SendOperations, SendRequest, Transport,
 };
 
 /// The options of pairs of this test.
@@ -256,4 +256,38 @@ fn the_order_of_data_is_told_for_each_way_that_it_comes() {
             );
         }
     }
+}
+
+#[test]
+fn an_unreliable_connection_writes_and_does_not_read() {
+    let pair = Pair::with(
+        |builder| builder.transport(Transport::UnreliableConnected),
+        &options(),
+    );
+    let memory = pair.domain.allocate(64).unwrap();
+    let exposed = memory.expose(AccessFlags::REMOTE_WRITE);
+    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let mut receives = pair.right.receive_queue();
+    receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    let mut sends = pair.left.send_queue();
+    let source = pattern(&pair.domain, 64, 9);
+    let request = SendRequest::write_with_immediate(source, exposed.remote(), 0x1234_5678);
+    sends.post(request).unwrap();
+    let sent = succeed(pair.left.send_completions());
+    assert_eq!(sends.complete(&sent).count(), 1);
+    let (received, _) = receive(&pair.right, &mut receives);
+    assert_eq!(received.immediate(), Some(0x1234_5678));
+    let revoked = exposed.revoke().map_err(|(_, error)| error).unwrap();
+    assert_eq!(revoked[..], bytes(64, 9));
+    let readable = pair.domain.allocate(8).unwrap();
+    let readable = readable.expose(AccessFlags::REMOTE_READ);
+    let readable = readable.map_err(|(_, error)| error).unwrap();
+    let remote = readable.remote();
+    let room = pair.domain.allocate(8).unwrap();
+    let refused = match sends.post(SendRequest::read(room, remote)) {
+        Err(refused) => refused.memory.len() == 8,
+        // A device may take it, and fail it.
+        Ok(()) => completion(pair.left.send_completions()).result().is_err(),
+    };
+    assert!(refused);
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
 
 use ibverbs_sys as sys;
 
@@ -15,6 +16,8 @@ pub(crate) struct ContextHandle {
     raw: NonNull<sys::ibv_context>,
     device: DeviceHandle,
     name: String,
+    /// What the device can do, which does not change while it is open.
+    attributes: OnceLock<sys::ibv_device_attr>,
 }
 
 // SAFETY: verbs are thread-safe on a context (man page of ibv_open_device and the library's
@@ -46,6 +49,7 @@ impl ContextHandle {
             raw,
             device: device.clone(),
             name,
+            attributes: OnceLock::new(),
         })
     }
 
@@ -77,6 +81,7 @@ impl ContextHandle {
             raw,
             device: device.clone(),
             name: device.name(),
+            attributes: OnceLock::new(),
         })
     }
 
@@ -116,12 +121,16 @@ impl ContextHandle {
         u32::try_from(count).unwrap_or(0)
     }
 
+    /// Asks the device once: a queue pair and its diagnosis look at this several times.
     pub(crate) fn query_device(&self) -> Result<sys::ibv_device_attr> {
+        if let Some(known) = self.attributes.get() {
+            return Ok(*known);
+        }
         let mut attributes = sys::ibv_device_attr::default();
         // SAFETY: the context is open and `attributes` is a valid place for the answer.
         let errno = unsafe { sys::ibv_query_device(self.raw.as_ptr(), &mut attributes) };
         self.checked("ibv_query_device", errno)?;
-        Ok(attributes)
+        Ok(*self.attributes.get_or_init(|| attributes))
     }
 
     pub(crate) fn query_device_ex(&self) -> Result<sys::ibv_device_attr_ex> {

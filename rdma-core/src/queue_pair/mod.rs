@@ -2,7 +2,30 @@
 //!
 //! A queue pair is made with [`ProtectionDomain::queue_pair`](crate::ProtectionDomain::queue_pair)
 //! as a [`PreparedQueuePair`], which can receive but not send; the two ends exchange their
-//! [`Endpoint`]s by any means, and [`PreparedQueuePair::connect`] gives the [`QueuePair`].
+//! [`Endpoint`]s by any means, and [`PreparedQueuePair::connect`] gives the [`QueuePair`]. Where there
+//! is no peer ([`Transport`]) it is [`PreparedQueuePair::activate`].
+//!
+//! # States
+//!
+//! | type | [`QueuePairState`] | queues | leads to |
+//! |---|---|---|---|
+//! | [`ManualQueuePair`], by [`QueuePairBuilder::create`] | any | none | [`prepared`](ManualQueuePair::prepared) in INIT, [`connected`](ManualQueuePair::connected) or [`activated`](ManualQueuePair::activated) in RTS |
+//! | [`PreparedQueuePair`], by [`QueuePairBuilder::build`] | INIT | receives | [`connect`](PreparedQueuePair::connect), [`activate`](PreparedQueuePair::activate), [`manual`](PreparedQueuePair::manual) |
+//! | [`QueuePair`] | RTS, SQD, SQE, ERR | all | [`reset`](QueuePair::reset), which needs it alone |
+//!
+//! A queue pair in operation is [paused](QueuePair::pause) and [resumed](QueuePair::resume),
+//! [recovered](QueuePair::recover) from a failed send queue, [failed](QueuePair::fail),
+//! [drained](QueuePair::drain), and taken back by [`QueuePair::reset`]. Single attributes change by a
+//! [`Modification`]. When the device refuses one, the error says why, as far as the specification's
+//! tables and the device's limits tell: [`RefusedModification`].
+//!
+//! # Threads
+//!
+//! Every type here is `Send`. Verbs are thread-safe on a queue pair, so the queue pairs are `Sync`
+//! too, and clones of a [`QueuePair`] are the same one. What one owner alone can use says so by
+//! `&mut self`.
+//!
+//! # Posting
 //!
 //! Work is posted through a queue that keeps the memory of each request until it has completed:
 //!

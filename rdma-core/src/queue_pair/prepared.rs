@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::parts::Parts;
 use super::{
     ConcurrentReceiveQueue, ConnectOptions, DatagramOptions, Endpoint, EnhancedEstablishment,
-    ManualQueuePair, QueuePair, ReceiveQueue, Transport,
+    ManualQueuePair, QueuePair, QueuePairAttributes, ReceiveQueue, Transport,
 };
 use crate::device::LocalAddress;
 use crate::error::Result;
@@ -56,6 +56,16 @@ impl PreparedQueuePair {
     /// Its port and GID.
     pub fn address(&self) -> &LocalAddress {
         &self.parts.address
+    }
+
+    /// Everything that it tells about itself.
+    ///
+    /// # Errors
+    ///
+    /// The verb's.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn attributes(&self) -> Result<QueuePairAttributes> {
+        QueuePairAttributes::of(&self.parts.handle)
     }
 
     /// A queue to post receives to, so that they are there before the peer sends.

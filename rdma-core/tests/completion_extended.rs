@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use common::{Pair, bytes, context, eventually, nobody, pattern, succeed, until_failed};
 use rdma_core::{
     AccessFlags, CompletionFields, ConnectOptions, Context, Error, ExtendedCompletion,
-    ExtendedCompletionQueue, RemoteMemory, SendRequest, SharedBuffer, StatusClass, WorkCompletion,
-    WorkOpcode, WorkStatus,
+    ExtendedCompletionQueue, QueuePairState, RemoteMemory, SendRequest, SharedBuffer, StatusClass,
+    WorkCompletion, WorkOpcode, WorkStatus,
 };
 
 type Fields = CompletionFields;
@@ -416,6 +416,33 @@ fn a_queue_pair_is_not_reset_within_a_poll() {
         })
         .unwrap();
     assert!(left.reset().is_ok());
+}
+
+#[test]
+fn a_scope_works_beside_polls_and_not_within_one() {
+    const LONG: Duration = Duration::from_secs(60);
+    let (pair, queue) = pair(Fields::STANDARD);
+    let mut sends = pair.left.send_queue();
+    let in_use = |error: Error| assert!(matches!(error, Error::InUse { .. }), "{error:?}");
+    let never = queue.poll(|_| pair.left.scope(LONG, |_| panic!("it is called")));
+    in_use(never.unwrap().unwrap_err());
+    sends.post(nothing()).unwrap();
+    pair.left
+        .scope(LONG, |scope| {
+            let first = scope.post(nothing()).unwrap();
+            let second = scope.post(nothing()).unwrap();
+            queue
+                .poll(|_| in_use(scope.wait_all().unwrap_err()))
+                .unwrap();
+            let waited = catch_unwind(AssertUnwindSafe(|| queue.poll(|_| first.wait().is_ok())));
+            assert!(waited.is_err(), "nothing completes before the poll ends");
+            assert!(second.wait().is_ok());
+        })
+        .unwrap();
+    // What the scope found of others is there still.
+    let other = next(&queue, |it| it.completion());
+    assert_eq!(sends.complete(&other).count(), 1);
+    assert_eq!(pair.left.state(), Ok(QueuePairState::ReadyToSend));
 }
 
 #[test]

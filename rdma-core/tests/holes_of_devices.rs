@@ -6,12 +6,13 @@ mod common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use common::{Pair, completion, context, eventually, pattern};
 use ibverbs_sys as sys;
 use rdma_core::{
     AccessFlags, Buffer, CompletionFields, CompletionQueue, Context, Error, ProtectionDomain,
-    RemoteMemory, SendRequest, StatusClass, WorkCompletion, WorkOpcode, WorkStatus,
+    QueuePairState, RemoteMemory, SendRequest, StatusClass, WorkCompletion, WorkOpcode, WorkStatus,
 };
 
 type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, i32, *mut sys::ibv_wc) -> i32;
@@ -165,6 +166,21 @@ fn a_failing_poll_is_an_error_and_gives_no_memory_back() {
     assert_eq!(receives.in_flight(), 1);
     // The queue pair goes, and with it what the device had.
     drop((receives, pair));
+}
+
+#[test]
+fn a_scope_whose_polls_fail_does_not_end_with_memory_in_flight() {
+    let context = context();
+    let pair = pair_in(&context);
+    with_poll(&context, failure);
+    let mut buffer = pair.domain.allocate(64).unwrap();
+    let outcome = pair.left.scope(Duration::from_millis(20), |scope| {
+        drop(scope.post_receive(buffer.as_slice_mut()).unwrap());
+    });
+    println!("{}", outcome.unwrap_err());
+    // The device told of no end of it, so it was made to forget it.
+    assert_eq!(pair.left.state(), Ok(QueuePairState::Reset));
+    buffer.fill(1);
 }
 
 const ENOMEM: i32 = 12;

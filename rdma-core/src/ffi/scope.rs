@@ -152,7 +152,7 @@ impl<'scope> Scope<'scope, '_> {
     /// # Errors
     ///
     /// [`Error::TimedOut`] when none of them ended for as long as the scope allows: the queue pair
-    /// has failed then.
+    /// has failed then. [`Error::InUse`] within a poll of an extended completion queue of it.
     pub fn wait_all(&self) -> Result<()> {
         self.requests.wait_all()
     }

@@ -17,6 +17,11 @@ impl ScopeRequests {
     pub(crate) fn wait(&self, ticket: &Ticket) -> Result<WorkCompletion> {
         let slot = ticket.0 as usize;
         let is_over = || !matches!(self.outcomes[slot].get(), Outcome::InFlight { .. });
+        // It would never complete, and its memory cannot be given back.
+        assert!(
+            is_over() || !self.queue_pair.is_polled_here(),
+            "a request was waited for within a poll of the queue pair's completions"
+        );
         let waited = self.wait_until(is_over);
         let outcome = self.outcomes[slot].replace(Outcome::Free);
         self.table.release(ticket.0);
@@ -72,6 +77,11 @@ impl ScopeRequests {
 
     /// Waits until all requests have ended.
     pub(super) fn wait_all(&self) -> Result<()> {
+        if self.in_flight.get() > 0 && self.queue_pair.is_polled_here() {
+            return Err(Error::InUse {
+                holder: "a poll of the queue pair's completions that has not ended",
+            });
+        }
         self.wait_until(|| self.in_flight.get() == 0)
     }
 

@@ -138,6 +138,11 @@ impl<'scope, M> PendingRequest<'scope, M> {
     ///
     /// The memory, with [`Error::Work`] when the request failed, or [`Error::TimedOut`] when it had
     /// to be given up: the queue pair has failed then, and all other requests have ended as well.
+    ///
+    /// # Panics
+    ///
+    /// Within a poll of an extended completion queue of the queue pair: before it ends nothing
+    /// completes.
     pub fn wait(mut self) -> Result<CompletedRequest<M>, FailedRequest<M>> {
         let memory = self.memory.take().expect("it is waited for once");
         match self.requests.wait(&self.ticket) {

@@ -1,0 +1,14 @@
+//! A request of a scope does not outlive it.
+
+use std::time::Duration;
+
+use rdma_core::{Buffer, QueuePair, SendRequest};
+
+fn example(pair: &QueuePair, buffer: &Buffer) {
+    let request = pair.scope(Duration::from_secs(1), |scope| {
+        scope.post(SendRequest::send(buffer.as_slice()))
+    });
+    drop(request);
+}
+
+fn main() {}

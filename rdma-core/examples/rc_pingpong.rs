@@ -7,6 +7,8 @@
 //! cargo run -p rdma-core --example rc_pingpong -- -c 127.0.0.1
 //! ```
 
+use std::process::ExitCode;
+
 #[path = "pingpong/mod.rs"]
 pub(crate) mod pingpong;
 
@@ -19,10 +21,8 @@ pub(crate) const PROGRAM: Program = Program {
     letters: "p:d:i:s:m:r:n:l:eg:tc",
 };
 
-fn main() -> Outcome<()> {
-    let options = Options::parse(&PROGRAM, std::env::args().skip(1))?;
-    println!("{}", run(&options)?);
-    Ok(())
+fn main() -> ExitCode {
+    pingpong::main(&PROGRAM, run)
 }
 
 /// Plays one game.

@@ -8,6 +8,8 @@
 //! cargo run -p rdma-core --example srq_pingpong -- -c 127.0.0.1
 //! ```
 
+use std::process::ExitCode;
+
 #[path = "pingpong/mod.rs"]
 pub(crate) mod pingpong;
 
@@ -25,10 +27,8 @@ pub(crate) const PROGRAM: Program = Program {
 /// How many lines each end tells, whatever number of queue pairs it has.
 const LINES: usize = 256;
 
-fn main() -> Outcome<()> {
-    let options = Options::parse(&PROGRAM, std::env::args().skip(1))?;
-    println!("{}", run(&options)?);
-    Ok(())
+fn main() -> ExitCode {
+    pingpong::main(&PROGRAM, run)
 }
 
 /// Plays one game.

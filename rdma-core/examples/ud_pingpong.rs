@@ -7,6 +7,8 @@
 //! cargo run -p rdma-core --example ud_pingpong -- -c 127.0.0.1
 //! ```
 
+use std::process::ExitCode;
+
 #[path = "pingpong/mod.rs"]
 pub(crate) mod pingpong;
 
@@ -22,10 +24,8 @@ pub(crate) const PROGRAM: Program = Program {
 /// The queue key of both ends.
 const QKEY: u32 = 0x1111_1111;
 
-fn main() -> Outcome<()> {
-    let options = Options::parse(&PROGRAM, std::env::args().skip(1))?;
-    println!("{}", run(&options)?);
-    Ok(())
+fn main() -> ExitCode {
+    pingpong::main(&PROGRAM, run)
 }
 
 /// Plays one game.

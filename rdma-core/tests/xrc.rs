@@ -5,10 +5,10 @@ mod common;
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use common::{bytes, carry_out, pattern, succeed};
+use common::{bytes, carry_out, eventually, pattern, succeed};
 use rdma_core::{
-    Buffer, ConnectOptions, Context, ProtectionDomain, QueuePair, SendRequest, SharedReceiveQueue,
-    Transport, XrcDomain, XrcDomainOpening,
+    Buffer, CompletionFields, ConnectOptions, Context, ProtectionDomain, QueuePair, SendRequest,
+    SharedReceiveQueue, Transport, XrcDomain, XrcDomainOpening,
 };
 
 /// A domain of this process, unless the device has none: it says so then.
@@ -134,6 +134,46 @@ fn whoever_opens_the_file_takes_part_in_the_domain() {
     carry_out(&initiator, &mut sends, request);
     let received = succeed(&completions);
     assert_eq!(queue.complete(&received).unwrap()[..], bytes(8, 6));
+}
+
+#[test]
+fn a_shared_queue_dropped_between_its_completions_is_destroyed_afterwards() {
+    let context = common::context();
+    let Some(xrc) = anonymous(&context) else {
+        return;
+    };
+    let domain = context.protection_domain().unwrap();
+    let (initiator, _target) = connected(&domain, &xrc);
+    let completions = context.completion_queue(8);
+    let completions = completions.extended(CompletionFields::STANDARD);
+    let completions = completions.build().unwrap();
+    let queue = domain
+        .shared_receive_queue(4)
+        .xrc(&xrc, completions.queue());
+    let mut queue: Option<SharedReceiveQueue<Buffer>> = Some(queue.build().unwrap());
+    let shared = queue.as_ref().unwrap();
+    let mut sends = initiator.send_queue();
+    for seed in 0..2 {
+        shared.post(domain.allocate(8).unwrap()).unwrap();
+        let request = SendRequest::send(pattern(&domain, 8, seed));
+        let request = request.remote_shared_queue(shared.number().unwrap());
+        carry_out(&initiator, &mut sends, request);
+    }
+    let mut seen = 0;
+    eventually("a completion", || {
+        let polled = completions.poll(|completions| {
+            while let Some(completion) = completions.next() {
+                completion.result().unwrap();
+                // The driver may hold the lock that it takes to destroy the queue.
+                drop(queue.take());
+                seen += 1;
+            }
+        });
+        polled.unwrap();
+        (seen > 0).then_some(())
+    });
+    // It is gone: nothing keeps its completion queue and its domain from going.
+    drop((completions, xrc));
 }
 
 #[test]

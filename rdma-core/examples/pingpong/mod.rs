@@ -11,6 +11,7 @@ mod options;
 mod turns;
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
 
 pub(crate) use completions::Completions;
@@ -23,3 +24,18 @@ pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// How long the peer may be silent.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Plays as the command line says, and tells how it went.
+pub(crate) fn main(program: &Program, run: fn(&Options) -> Outcome<Report>) -> ExitCode {
+    let options = Options::parse(program, std::env::args().skip(1));
+    match options.and_then(|options| run(&options)) {
+        Ok(report) => {
+            println!("{report}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{}: {error}", program.name);
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -4,7 +4,7 @@
 //! too early and no lifetimes are in the way:
 //!
 //! ```text
-//! Device -> Context -> ProtectionDomain -> Buffer, ExposedMemory
+//! Device -> Context -> ProtectionDomain -> Buffer, ExposedMemory, MemoryWindow
 //!              |              |
 //!              |              +----------> PreparedQueuePair -> QueuePair -> SendQueue, ReceiveQueue
 //!              |              +----------> SharedReceiveQueue, AddressHandle
@@ -64,7 +64,9 @@
 //!
 //! Everything here is sound against any peer: what peers can write is never a Rust slice, and what
 //! is a slice no device is writing. It relies on the device and its driver to do what verbs promise,
-//! above all not to touch memory after its deregistration or its queue pair's destruction.
+//! above all not to touch memory after its deregistration or its queue pair's destruction. What that
+//! means, what depends on a peer that is correct, what relaxed ordering takes away and what `fork`
+//! does is told in [`memory`].
 //!
 //! # Environment
 //!

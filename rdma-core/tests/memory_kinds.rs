@@ -7,9 +7,9 @@ use std::os::fd::AsFd;
 
 use common::{Pair, bytes, carry_out, completion, context, pattern, receive, succeed};
 use rdma_core::{
-    AccessFlags, Buffer, ConnectOptions, Error, ForkStatus, Gather, HostMemory, Left, Prefetch,
+    AccessFlags, Buffer, ConnectOptions, Error, Gather, HostMemory, Left, Prefetch,
     ProtectionDomain, RemoteMemory, Reregistration, Result, SendRequest, UnmappedRegion,
-    WorkStatus, fork_init, fork_status,
+    WorkStatus,
 };
 
 fn domain() -> ProtectionDomain {
@@ -492,18 +492,4 @@ fn a_mapped_file_is_registered_and_written() {
     let content = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     assert_eq!(content[4096..], bytes(4096, 3));
-}
-
-#[test]
-fn the_library_says_what_a_fork_does() {
-    // Kernels since 5.12 copy pinned pages for children; before, `fork_init` is too late here.
-    match fork_status() {
-        ForkStatus::Unneeded | ForkStatus::Prepared => fork_init().unwrap(),
-        status => {
-            drop(domain().allocate(64).unwrap());
-            let outcome = fork_init();
-            eprintln!("{status:?}: {outcome:?}, then {:?}", fork_status());
-            assert_eq!(fork_status() != ForkStatus::Unprepared, outcome.is_ok());
-        }
-    }
 }

@@ -1,0 +1,46 @@
+//! What a fork does to registered memory, in a process that does nothing else.
+
+mod common;
+
+use common::{Pair, bytes, carry_out, pattern, receive};
+use rdma_core::{ForkStatus, SendRequest, fork_init, fork_status};
+
+#[test]
+fn registered_memory_survives_a_fork() {
+    // Before the first registration, as ibv_fork_init(3) demands.
+    fork_init().unwrap();
+    assert!(
+        matches!(fork_status(), ForkStatus::Prepared | ForkStatus::Unneeded),
+        "{:?}",
+        fork_status()
+    );
+    let pair = Pair::new();
+    let mut receives = pair.right.receive_queue();
+    let target = pattern(&pair.domain, 8192, 9);
+    receives.post(target).unwrap();
+    let mut source = pattern(&pair.domain, 8192, 1);
+
+    // SAFETY: the child calls nothing but async-signal-safe functions.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "{}", std::io::Error::last_os_error());
+    if child == 0 {
+        // SAFETY: ends the process at once, with nothing dropped.
+        unsafe { libc::_exit(7) };
+    }
+    // The parent writes to pages that it shared with the child, and the device to others.
+    source.copy_from_slice(&bytes(8192, 2));
+    carry_out(
+        &pair.left,
+        &mut pair.left.send_queue(),
+        SendRequest::send(source),
+    );
+    let (_, received) = receive(&pair.right, &mut receives);
+    assert_eq!(received[..], bytes(8192, 2));
+
+    let mut status = 0;
+    // SAFETY: the child is this process's, and `status` is a place for the answer.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7);
+    pair.check();
+    fork_init().unwrap();
+}

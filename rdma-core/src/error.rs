@@ -331,6 +331,29 @@ fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
         ("ibv_reg_mr", libc::EINVAL) => {
             "remote write and remote atomic access need local write access as well"
         }
+        ("ibv_reg_mr_iova2" | "ibv_reg_dmabuf_mr", libc::EINVAL) => {
+            "the address of requests must have the same offset in a page as the memory"
+        }
+        ("ibv_reg_mr" | "ibv_reg_mr_iova2", libc::EFAULT | libc::EACCES) => {
+            "the memory is not mapped, or is read-only and local write access was asked for"
+        }
+        ("ibv_reg_dmabuf_mr", libc::EBADF) => "the file descriptor is none of a dma-buf",
+        ("ibv_dereg_mr" | "ibv_rereg_mr", libc::EBUSY) => {
+            "a memory window is bound to the region, or it is in use in another way"
+        }
+        ("ibv_advise_mr", libc::ENOENT | libc::EINVAL | libc::EFAULT) => {
+            "the memory must be registered with AccessFlags::ON_DEMAND, and mapped"
+        }
+        ("ibv_alloc_mw" | "ibv_alloc_dm" | "ibv_reg_dm_mr", libc::ENOMEM | libc::ENOSPC) => {
+            "the device has no more of this: see DeviceAttributes"
+        }
+        ("ibv_fork_init", libc::EINVAL) => "memory has been registered already",
+        ("mmap", libc::ENOMEM) => {
+            "no free pages of this size: for huge ones see /proc/sys/vm/nr_hugepages"
+        }
+        ("mmap", libc::EINVAL) => {
+            "the machine has no pages of this size, or the offset is not aligned"
+        }
         ("ibv_create_cq" | "ibv_create_qp" | "ibv_create_qp_ex", libc::EINVAL) => {
             "a requested size is above the device's limit (see DeviceAttributes)"
         }

@@ -4,7 +4,8 @@ mod common;
 
 use common::{Pair, bytes, carry_out, completion, context, pattern, until_failed};
 use rdma_core::{
-    AccessFlags, Claim, Error, ReadClaim, SendRequest, SharedBuffer, WorkStatus, WriteClaim,
+    AccessFlags, Claim, Error, ReadClaim, RemoteMemory, SendRequest, SharedBuffer, WorkStatus,
+    WriteClaim,
 };
 
 #[test]
@@ -234,6 +235,181 @@ fn parts_of_one_buffer_are_exposed_apart_from_each_other() {
         (&whole[..64], &whole[64..]),
         (&bytes(64, 2)[..], &[7; 64][..])
     );
+}
+
+#[test]
+fn borrowed_parts_are_disjoint_and_inside() {
+    let domain = context().protection_domain().unwrap();
+    let mut buffer = pattern(&domain, 100, 1);
+    let whole = buffer.as_slice();
+    let (left, right) = whole.split_at(40);
+    assert_eq!(
+        (&left[..], &right[..]),
+        (&bytes(100, 1)[..40], &bytes(100, 1)[40..])
+    );
+    assert_eq!(right.slice(10..20).unwrap()[..], bytes(100, 1)[50..60]);
+    let lens: Vec<_> = whole.chunks(30).map(|piece| piece.len()).collect();
+    assert_eq!(lens, [30, 30, 30, 10]);
+    assert_eq!(whole.slice(100..).unwrap().chunks(3).count(), 0);
+    assert!(matches!(
+        buffer.slice(90..101),
+        Err(Error::OutOfRange { .. })
+    ));
+    assert!(matches!(
+        buffer.slice_mut(101..),
+        Err(Error::OutOfRange { .. })
+    ));
+    let pieces: Vec<_> = buffer.as_slice_mut().chunks_mut(30).collect();
+    for (seed, mut piece) in (0..).zip(pieces) {
+        piece.fill(seed);
+        let (mut first, rest) = piece.reborrow().split_at_mut(1);
+        first[0] = rest.slice(..1).unwrap()[0] + 100;
+    }
+    assert_eq!(
+        (buffer[0], buffer[29], buffer[30], buffer[99]),
+        (100, 0, 101, 3)
+    );
+    let [mut one, two] = buffer.disjoint_mut([10..20, 20..100]).unwrap();
+    one.copy_from_slice(&two[..10]);
+    assert_eq!(two.into_bytes().len(), 80);
+    let overlap = buffer.disjoint_mut([0..11, 10..20]).map(drop);
+    assert!(matches!(overlap, Err(Error::InvalidArgument { .. })));
+    let backwards = buffer.disjoint_mut([10..20, 0..10]).map(drop);
+    assert!(matches!(backwards, Err(Error::InvalidArgument { .. })));
+    assert!(matches!(
+        buffer.disjoint_mut([0..10, 90..101]).map(drop),
+        Err(Error::OutOfRange { .. })
+    ));
+    let frozen = buffer.freeze().slice(30..40).unwrap();
+    assert_eq!(frozen.as_slice()[0], 101);
+    assert_eq!(frozen.as_slice().len(), 10);
+}
+
+#[test]
+fn disjoint_parts_are_destinations_at_once() {
+    let pair = Pair::new();
+    let exposed = pattern(&pair.domain, 96, 5).expose(AccessFlags::REMOTE_READ);
+    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let mut target = pair.domain.allocate(96).unwrap();
+    let scope = pair
+        .left
+        .scope(std::time::Duration::from_secs(60), |scope| {
+            for (index, part) in target.as_slice_mut().chunks_mut(32).enumerate() {
+                let from = exposed
+                    .remote()
+                    .slice(index * 32..(index + 1) * 32)
+                    .unwrap();
+                scope.post(SendRequest::read(part, from)).unwrap();
+            }
+        });
+    scope.unwrap();
+    assert_eq!(target[..], bytes(96, 5));
+}
+
+#[test]
+fn exposed_memory_has_words_and_atomics_of_all_sizes() {
+    let pair = Pair::new();
+    let exposed = pair
+        .domain
+        .allocate(64)
+        .unwrap()
+        .expose(AccessFlags::REMOTE);
+    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let volatile = exposed.volatile();
+    volatile.fill(0xab);
+    assert_eq!(volatile.to_vec(), [0xab; 64]);
+    volatile.store_u32(4, 0x0102_0304).unwrap();
+    assert_eq!(exposed.load_u32(4), Ok(0x0102_0304));
+    assert_eq!(volatile.load_u32(0), Ok(0xabab_abab));
+    assert!(matches!(
+        volatile.load_u32(2),
+        Err(Error::InvalidArgument { .. })
+    ));
+    assert!(matches!(
+        volatile.store_u32(61, 0),
+        Err(Error::OutOfRange { .. })
+    ));
+    assert!(matches!(
+        volatile.load_u32(usize::MAX),
+        Err(Error::OutOfRange { .. })
+    ));
+    volatile.store_u64(8, 40).unwrap();
+    assert_eq!(volatile.fetch_and_add_u64(8, 2), Ok(40));
+    assert_eq!(volatile.compare_and_swap_u64(8, 1, 7), Ok(42), "not equal");
+    assert_eq!(volatile.compare_and_swap_u64(8, 42, 7), Ok(42));
+    assert_eq!(exposed.load_u64(8), Ok(7));
+    assert!(volatile.fetch_and_add_u64(12, 1).is_err());
+    let part = volatile.slice(8..16).unwrap();
+    assert_eq!((part.len(), part.load_u64(0)), (8, Ok(7)));
+    assert!(part.slice(4..9).is_err());
+    assert!(part.load_u64(8).is_err());
+    // A peer's atomic and the words of this side are of the same bytes.
+    let request = SendRequest::fetch_and_add(
+        pair.domain.allocate(8).unwrap(),
+        exposed.remote().slice(8..16).unwrap(),
+        3,
+    );
+    let before = carry_out(&pair.left, &mut pair.left.send_queue(), request);
+    assert_eq!(before[..], 7_u64.to_ne_bytes());
+    assert_eq!(exposed.load_u64(8), Ok(10));
+}
+
+#[test]
+fn tokens_travel_as_bytes_and_by_serde_and_divide() {
+    let pair = Pair::new();
+    let exposed = pair
+        .domain
+        .allocate(64)
+        .unwrap()
+        .expose(AccessFlags::REMOTE);
+    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let token = exposed.remote();
+    let text = serde_json::to_string(&token).unwrap();
+    let by_serde: RemoteMemory = serde_json::from_str(&text).unwrap();
+    let by_bytes = RemoteMemory::from_bytes(&token.to_bytes());
+    assert_eq!((by_serde, by_bytes), (token, token));
+    let part = by_serde.slice(16..32).unwrap();
+    assert!(part.slice(..17).is_err());
+    let mut sends = pair.left.send_queue();
+    carry_out(
+        &pair.left,
+        &mut sends,
+        SendRequest::write(pattern(&pair.domain, 16, 3), part),
+    );
+    let content = exposed.volatile().to_vec();
+    assert_eq!(content[16..32], bytes(16, 3));
+    assert!(
+        content[..16]
+            .iter()
+            .chain(&content[32..])
+            .all(|&byte| byte == 0)
+    );
+}
+
+#[test]
+fn frozen_and_claimed_memory_is_lent_for_reading_only() {
+    let pair = Pair::new();
+    let frozen = pattern(&pair.domain, 64, 4).freeze().slice(16..48).unwrap();
+    let lent = frozen.lend().unwrap();
+    assert_eq!(lent[..], frozen[..]);
+    let mut sends = pair.left.send_queue();
+    let read = SendRequest::read(pair.domain.allocate(32).unwrap(), lent.remote());
+    let target = carry_out(&pair.left, &mut sends, read);
+    assert_eq!(target[..], bytes(64, 4)[16..48]);
+    let shared = SharedBuffer::new(pattern(&pair.domain, 64, 5));
+    let claimed = rdma_core::LentMemory::new(shared.try_read(8..24).unwrap()).unwrap();
+    let read = SendRequest::read(pair.domain.allocate(16).unwrap(), claimed.remote());
+    let read = carry_out(&pair.left, &mut sends, read);
+    assert_eq!(read[..], bytes(64, 5)[8..24]);
+    assert!(frozen.slice(5..5).unwrap().lend().is_err(), "0 bytes");
+    let frozen = frozen.thaw().expect_err("it is lent");
+    sends
+        .post(SendRequest::write(target, lent.remote()))
+        .unwrap();
+    let refused = completion(pair.left.send_completions());
+    assert_eq!(refused.status(), WorkStatus::RemoteAccess);
+    drop(lent);
+    assert_eq!(frozen.thaw().unwrap()[..], bytes(64, 4));
 }
 
 #[test]

@@ -564,6 +564,26 @@ fn leases_go_through_every_kind_of_send_queue() {
 }
 
 #[test]
+fn leases_go_through_a_scope() {
+    for kind in TYPES {
+        let pair = Pair::new();
+        let Some(lease) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
+            continue;
+        };
+        let patience = std::time::Duration::from_secs(60);
+        let scope = pair.right.scope(patience, |scope| {
+            let bound = scope.post_inline(lease.bind().unwrap()).unwrap();
+            bound.wait().unwrap();
+            assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);
+            drop(scope.post_inline(lease.unbind().unwrap()).unwrap());
+        });
+        scope.unwrap();
+        let (buffer, _) = lease.finish().expect("free");
+        assert_eq!(buffer[64..128], bytes(64, 1));
+    }
+}
+
+#[test]
 fn leases_go_through_the_extended_posting_functions() {
     let operations = SendOperations::SEND
         | SendOperations::WRITE

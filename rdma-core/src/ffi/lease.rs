@@ -355,3 +355,97 @@ impl Drop for WindowChange {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::*;
+    use crate::context::Context;
+    use crate::memory::Buffer;
+
+    /// A lease of which nothing is posted; requests are said to have ended.
+    fn lease() -> Arc<Lease> {
+        let context = Context::open("softroce0").unwrap();
+        let domain = context.protection_domain().unwrap();
+        let registration = domain.registration().access(AccessFlags::WINDOW_BIND);
+        let span = Buffer::into_span(registration.allocate(64).unwrap());
+        let handle = Arc::clone(domain.handle());
+        let window = WindowHandle::allocate(handle, WindowType::Two).unwrap();
+        Lease::new(window, span, AccessFlags::REMOTE)
+    }
+
+    fn bind(lease: &Arc<Lease>) -> u32 {
+        let change = lease.bind().unwrap();
+        change.settle(Outcome::Succeeded);
+        assert_eq!(lease.phase(), Phase::Bound);
+        lease.key()
+    }
+
+    #[test]
+    fn a_doubtful_key_is_not_believed_once() {
+        let lease = lease();
+        let domain = Arc::clone(lease.window.domain());
+        let key = bind(&lease);
+        // As if a lease before this one had ended with the same key in doubt.
+        domain.leases().remove(lease.index(), Some(key));
+        domain.ended_by_peer(key);
+        assert_eq!(lease.phase(), Phase::Bound, "that was the lease before");
+        domain.ended_by_peer(key ^ 1);
+        assert_eq!(lease.phase(), Phase::Bound, "another key");
+        domain.ended_by_peer(key);
+        assert_eq!(lease.phase(), Phase::Free);
+        domain.ended_by_peer(key);
+        assert_eq!(lease.phase(), Phase::Free);
+    }
+
+    #[test]
+    fn a_request_that_ends_late_changes_nothing() {
+        let lease = lease();
+        let late = lease.bind().unwrap();
+        lease.ended_by_peer(lease.key());
+        assert_eq!(lease.phase(), Phase::Free);
+        let now = lease.bind().unwrap();
+        late.settle(Outcome::Succeeded);
+        assert_eq!(lease.phase(), Phase::Binding, "bound by neither yet");
+        now.settle(Outcome::Succeeded);
+        let end = lease.unbind().unwrap();
+        lease.ended_by_peer(lease.key());
+        assert_eq!(lease.phase(), Phase::Ending, "the request decides");
+        end.settle(Outcome::Failed);
+        assert_eq!(lease.phase(), Phase::Unknown);
+        assert!(lease.bind().is_none() && lease.unbind().is_none());
+    }
+
+    #[test]
+    fn keys_come_again_after_256_bindings_and_not_before() {
+        let lease = lease();
+        let first = bind(&lease);
+        let bindings = (1..).try_for_each(|round| {
+            lease.unbind().unwrap().settle(Outcome::Succeeded);
+            match bind(&lease) == first {
+                true => ControlFlow::Break(round),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        assert_eq!(bindings, ControlFlow::Break(256));
+    }
+
+    #[test]
+    fn states_fit_into_a_word() {
+        for phase in [
+            Phase::Free,
+            Phase::Binding,
+            Phase::Bound,
+            Phase::Ending,
+            Phase::Unknown,
+        ] {
+            let state = State {
+                phase,
+                tag: 0xa5,
+                generation: (1 << 48) - 1,
+            };
+            assert_eq!(State::from_bits(state.to_bits()), state);
+        }
+    }
+}

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 
 /// A peer's memory: where it is, how long, and the key to it.
 ///
+/// It goes to the other end as [bytes](Self::to_bytes) or, with the feature `serde`, however that says.
 /// It is a token, not memory: the peer gave it ([`ExposedMemory::remote`]), and the peer's device
 /// checks every access against what the key grants.
 ///
@@ -47,6 +48,11 @@ impl RemoteMemory {
             len: range.len() as u64,
             rkey: self.rkey,
         })
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// It as bytes to send: address, length, key, each in network byte order.

@@ -3,7 +3,8 @@
 mod common;
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
 
 use common::{Pair, bytes, context, eventually, pattern, succeed};
 use rdma_core::{
@@ -237,4 +238,123 @@ fn arming_needs_a_channel() {
     assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
     assert!(context().completion_queue(0).build().is_err());
     assert!(queue.capacity() >= 4);
+}
+
+/// Polls for a while, and then arms the queue and sleeps until something comes: `None` sleeps at
+/// once, and a long time never does. Returns how often it slept.
+fn receive_numbers(spin: Option<Duration>, messages: u64) -> usize {
+    let (pair, channel, queue) = announced();
+    let mut receives = pair.right.receive_queue();
+    for _ in 0..16 {
+        receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+    }
+    let (domain, left) = (pair.domain.clone(), pair.left.clone());
+    let sender = std::thread::spawn(move || {
+        let mut sends = left.send_queue();
+        let mut memory = domain.allocate(8).unwrap();
+        for number in 0..messages {
+            if number % 50 == 0 {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            memory.copy_from_slice(&number.to_ne_bytes());
+            memory = common::carry_out(&left, &mut sends, SendRequest::send(memory));
+        }
+    });
+    let mut room = [WorkCompletion::default(); 4];
+    let (mut expected, mut sleeps) = (0, 0);
+    let (mut since, mut armed) = (Instant::now(), false);
+    while expected < messages {
+        let completions = queue.poll(&mut room).unwrap();
+        for completion in completions {
+            completion.result().unwrap();
+            let memory = receives.complete(completion).unwrap();
+            assert_eq!(memory[..], expected.to_ne_bytes());
+            receives.post(memory).unwrap();
+            expected += 1;
+        }
+        if !completions.is_empty() {
+            since = Instant::now();
+        } else if armed {
+            assert!(readable(&channel), "{expected} arrived");
+            drained(&channel);
+            (since, armed) = (Instant::now(), false);
+            sleeps += 1;
+        } else if spin.is_none_or(|spin| since.elapsed() >= spin) {
+            // What came before this is not announced: one more poll.
+            queue.request_notification().unwrap();
+            armed = true;
+        }
+    }
+    sender.join().unwrap();
+    sleeps
+}
+
+/// Waits as an event loop does, on the channel's descriptor.
+fn readable(channel: &CompletionChannel) -> bool {
+    let mut entry = libc::pollfd {
+        fd: channel.as_fd().as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: it is one entry.
+    let count = unsafe { libc::poll(&mut entry, 1, 60_000) };
+    count == 1 && entry.revents == libc::POLLIN
+}
+
+#[test]
+fn polling_sleeping_and_both_in_turn_see_every_completion() {
+    let never = Some(Duration::from_secs(3600));
+    assert_eq!(receive_numbers(never, 200), 0);
+    assert!(receive_numbers(None, 200) > 0);
+    let hybrid = receive_numbers(Some(Duration::from_micros(50)), 200);
+    println!("slept {hybrid} times of 200 messages");
+}
+
+#[test]
+fn the_descriptor_does_not_block() {
+    let channel = context().completion_channel().unwrap();
+    assert_eq!(channel.as_fd().as_raw_fd(), channel.as_raw_fd());
+    // SAFETY: it only asks.
+    let flags = unsafe { libc::fcntl(channel.as_raw_fd(), libc::F_GETFL) };
+    assert_ne!(flags & libc::O_NONBLOCK, 0);
+    assert!(drained(&channel).is_empty());
+}
+
+#[test]
+fn announcements_of_many_queues_are_taken_at_once() {
+    const QUEUES: usize = 40;
+    let context = context();
+    let domain = context.protection_domain().unwrap();
+    let channel = context.completion_channel().unwrap();
+    let pairs: Vec<_> = (0..QUEUES)
+        .map(|_| {
+            let queue = context.completion_queue(16).channel(&channel);
+            let queue = queue.build().unwrap();
+            let on_it = |builder: rdma_core::QueuePairBuilder| builder.send_completions(&queue);
+            let pair = Pair::in_domain(&domain, on_it, &ConnectOptions::default());
+            queue.request_notification().unwrap();
+            (pair, queue)
+        })
+        .collect();
+    let nowhere = rdma_core::RemoteMemory {
+        address: 0,
+        len: 0,
+        rkey: 0,
+    };
+    let mut sends: Vec<_> = pairs
+        .iter()
+        .map(|(pair, _)| pair.left.send_queue())
+        .collect();
+    for sends in &mut sends {
+        sends.post(SendRequest::write((), nowhere)).unwrap();
+    }
+    let mut ids = Vec::new();
+    eventually("all announcements", || {
+        channel.drain(|id| ids.push(id)).unwrap();
+        (ids.len() >= QUEUES).then_some(())
+    });
+    for (_, queue) in &pairs {
+        assert_eq!(ids.iter().filter(|&&id| id == queue.id()).count(), 1);
+    }
+    assert_eq!(ids.len(), QUEUES);
 }

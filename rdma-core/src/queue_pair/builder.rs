@@ -341,6 +341,9 @@ impl QueuePairBuilder {
         let operations = self
             .operations
             .map(|these| these.unwrap_or_else(|| SendOperations::of(kind)));
+        if let Some(operations) = operations {
+            operations.check_capabilities(self.domain.context())?;
+        }
         let handle = make(QueuePairPlan {
             domain: Arc::clone(self.domain.handle()),
             kind,

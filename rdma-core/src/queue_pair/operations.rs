@@ -4,6 +4,9 @@
 use ibverbs_sys::{ibv_qp_create_flags as create, ibv_qp_create_send_ops_flags as raw};
 
 use super::Transport;
+use crate::context::Context;
+use crate::device::{DeviceCapabilities, ExtendedDeviceAttributes};
+use crate::error::{Error, Result};
 
 bitflags::bitflags! {
     /// What a queue pair is to be able to post by the functions `ibv_wr_*`
@@ -57,6 +60,34 @@ bitflags::bitflags! {
 }
 
 impl SendOperations {
+    /// Checks that the device has what not every one does: the driver of Linux's Soft-RoCE lets
+    /// queue pairs be made for what its kernel then does not know.
+    pub(super) fn check_capabilities(self, context: &Context) -> Result<()> {
+        let flushes = DeviceCapabilities::FLUSH_GLOBAL | DeviceCapabilities::FLUSH_PERSISTENT;
+        let rare = [
+            (
+                Self::ATOMIC_WRITE,
+                DeviceCapabilities::ATOMIC_WRITE,
+                "atomic writes",
+            ),
+            (Self::FLUSH, flushes, "flushes"),
+        ];
+        for (operation, capability, what) in rare {
+            if !self.intersects(operation) {
+                continue;
+            }
+            let has = |attributes: ExtendedDeviceAttributes| {
+                attributes.capabilities().intersects(capability)
+            };
+            // A device that does not know the question has none of the answers.
+            if !context.extended_attributes().is_ok_and(has) {
+                let device = context.name().to_owned();
+                return Err(Error::Unsupported { what, device });
+            }
+        }
+        Ok(())
+    }
+
     /// What queue pairs of this kind have by the specification, without what came after its
     /// version 1.3 and few devices have: segmentation, flush and atomic write.
     pub fn of(transport: Transport) -> Self {

@@ -26,7 +26,8 @@ bitflags::bitflags! {
         const ZERO_BASED = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
         /// Pages are not pinned: the device faults them in when it needs them.
         ///
-        /// A device tells in its extended attributes what it can do with such memory.
+        /// What a device can do with such memory it tells:
+        /// [`on_demand_paging`](crate::ExtendedDeviceAttributes::on_demand_paging).
         const ON_DEMAND = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
         /// The region is in huge pages throughout; for [`Self::ON_DEMAND`] regions.
         const HUGETLB = ibv_access_flags::IBV_ACCESS_HUGETLB.0;

@@ -56,6 +56,14 @@ use crate::queue_pair::SendRequest;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// While it is leased, the memory is no slice:
+///
+/// ```compile_fail,E0608
+/// # fn example(lease: rdma_core::WindowLease) {
+/// println!("{}", lease[0]);
+/// # }
+/// ```
+///
 /// # What it relies on
 ///
 /// On a device that keeps to what it grants. Keys are guessable, and a window's come again after 256

@@ -16,7 +16,8 @@ use crate::ffi::Volatile;
 /// single aligned word is seen whole.
 ///
 /// With regard to the atomics of a peer, the atomics here are atomic only where the device says so
-/// ([`AtomicCapability`](crate::device) `GLOBAL`); most devices know only those that go through them.
+/// ([`AtomicCapability::Global`](crate::AtomicCapability::Global)); most devices know only those that
+/// go through them.
 #[derive(Debug, Clone)]
 pub struct VolatileSlice<'a> {
     memory: &'a Volatile,

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Pair, bytes, carry_out, completion, context, pattern, until_failed};
 use rdma_core::{
     AccessFlags, Claim, Error, ReadClaim, RemoteMemory, SendRequest, SharedBuffer, WorkStatus,
@@ -118,6 +120,44 @@ fn a_claim_to_read_is_no_destination() {
     drop(refused);
     assert!(shared.is_unclaimed());
     receives.post(shared.try_write(..).unwrap().into()).unwrap();
+}
+
+#[test]
+fn a_claim_to_read_takes_no_data_of_a_peer() {
+    let pair = Pair::new();
+    let exposed = pattern(&pair.domain, 8, 7).expose(AccessFlags::REMOTE);
+    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let shared = SharedBuffer::new(pair.domain.allocate(8).unwrap());
+    let claim = || Claim::from(shared.try_read(..).unwrap());
+    let mut sends = pair.left.send_queue::<[Option<Claim>; 1]>();
+    let concurrent = pair.left.concurrent_send_queue::<(Claim, ())>();
+    for way in 0..3 {
+        let (one, other) = ([Some(claim())], (claim(), ()));
+        let remote = exposed.remote();
+        let request = match way {
+            0 => SendRequest::read(one, remote),
+            1 => SendRequest::fetch_and_add(one, remote, 1),
+            _ => SendRequest::compare_and_swap(one, remote, 0, 1),
+        };
+        let refused = if way == 1 {
+            let mut batch = sends.batch();
+            batch.push(request).unwrap_err().error
+        } else {
+            sends.post(request).unwrap_err().error
+        };
+        assert_eq!(refused, Error::NotWritable);
+        let slot = concurrent.reserve().unwrap();
+        let refused = concurrent.post(slot, SendRequest::read(other, remote));
+        assert_eq!(refused.unwrap_err().error, Error::NotWritable);
+    }
+    let mut claims = [claim(), claim()];
+    let refused = pair.left.scope(Duration::from_secs(5), |scope| {
+        let [one, other] = &mut claims;
+        let request = SendRequest::read((one, other), exposed.remote());
+        scope.post(request).unwrap_err().error
+    });
+    assert_eq!(refused, Ok(Error::NotWritable));
+    assert_eq!(shared.bytes().unwrap(), [0; 8]);
 }
 
 #[test]

@@ -24,6 +24,8 @@ pub(crate) struct ElementList {
     bytes: u64,
     /// Whether this process can read them where the elements say.
     is_mapped: bool,
+    /// Whether the device may write to all of them.
+    is_writable: bool,
 }
 
 impl ElementList {
@@ -40,6 +42,7 @@ impl ElementList {
             len: 0,
             bytes: 0,
             is_mapped: true,
+            is_writable: true,
         }
     }
 
@@ -53,6 +56,18 @@ impl ElementList {
     #[inline]
     pub(super) fn is_mapped(&self) -> bool {
         self.is_mapped
+    }
+
+    /// Says that memory may be read only, whatever its type allows and its key reaches.
+    #[inline]
+    pub(crate) fn forbid_writing(&mut self) {
+        self.is_writable = false;
+    }
+
+    /// Whether the device may write to the bytes.
+    #[inline]
+    pub(super) fn is_writable(&self) -> bool {
+        self.is_writable
     }
 
     #[inline]

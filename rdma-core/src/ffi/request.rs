@@ -84,6 +84,9 @@ fn check(list: &ElementList, request: &Description, queue_pair: &QueuePairHandle
     if let Some(missing) = missing(request.operation, queue_pair) {
         return Err(missing);
     }
+    if !list.is_writable() && request.operation.writes_memory() {
+        return Err(Error::NotWritable);
+    }
     let inline = request.flags.contains(SendFlags::INLINE);
     match request.operation {
         Operation::Send { .. } | Operation::Write { .. } | Operation::SendWithInvalidate { .. } => {

@@ -49,6 +49,12 @@ impl<'a> Elements<'a> {
         self.0.push(memory.address(), memory.size(), memory.lkey());
     }
 
+    /// Says that the memory may be read only.
+    #[inline]
+    pub(crate) fn forbid_writing(&mut self) {
+        self.0.forbid_writing();
+    }
+
     /// Bytes that are copied when the request is posted, before the borrow ends.
     #[inline]
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {

@@ -219,6 +219,8 @@ impl sealed::Sealed for ReadClaim {}
 impl Gather for ReadClaim {
     #[inline]
     fn gather(&self, elements: &mut Elements<'_>) {
+        // In a `Claim` it can stand where a request wants memory to write to.
+        elements.forbid_writing();
         elements.push_range(self.reading.span(), &self.range);
     }
 }

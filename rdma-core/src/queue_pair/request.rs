@@ -82,6 +82,15 @@ impl Operation {
         }
     }
 
+    /// Whether the device writes to the request's memory.
+    #[inline]
+    pub(crate) fn writes_memory(self) -> bool {
+        matches!(
+            self,
+            Self::Read | Self::CompareAndSwap { .. } | Self::FetchAndAdd { .. }
+        )
+    }
+
     /// How errors name it.
     pub(crate) fn described(self) -> &'static str {
         match self {

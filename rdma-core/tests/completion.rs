@@ -159,6 +159,21 @@ fn a_size_that_cannot_be_is_refused() {
 }
 
 #[test]
+fn a_vector_that_the_device_does_not_have_is_refused() {
+    let context = common::context();
+    let builder = |vector| context.completion_queue(16).vector(vector);
+    assert!(builder(0).build().is_ok());
+    for vector in [100_000, u32::MAX] {
+        assert!(builder(vector).build().is_err(), "{vector}");
+        let fields = CompletionFields::STANDARD;
+        assert!(
+            builder(vector).extended(fields).build().is_err(),
+            "{vector}"
+        );
+    }
+}
+
+#[test]
 fn moderated_announcements_come_in_the_end() {
     let context = common::context();
     let channel = context.completion_channel().unwrap();

@@ -151,18 +151,6 @@ impl CompletionQueue {
         self.handle.poll(room)
     }
 
-    /// Like [`Self::poll`], for the requests alone whose ids are `mine`. Completions of others stay
-    /// for those who poll for them.
-    #[allow(dead_code, reason = "a scope waits with it for its own requests")]
-    pub(crate) fn poll_for<'a>(
-        &self,
-        room: &'a mut [WorkCompletion],
-        mine: impl FnMut(u64) -> bool,
-    ) -> Result<&'a [WorkCompletion]> {
-        let count = self.handle.poll_for(room, mine)?;
-        Ok(&room[..count])
-    }
-
     /// Gives completions that were polled to whoever polls next, before any newer ones: of
     /// requests that another part of the program waits for.
     ///

@@ -89,7 +89,7 @@ impl QueuePair {
     }
 
     /// Begins to post by the functions `ibv_wr_*`; `None` if the queue pair was not
-    /// [made for them](super::QueuePairBuilder::extended_posting).
+    /// [made for them](crate::QueuePairBuilder::extended_posting).
     ///
     /// # Safety
     ///

@@ -1,8 +1,10 @@
 //! A claim for writing needs the whole shared buffer for itself.
 
+use std::sync::Arc;
+
 use rdma_core::{Result, SharedBuffer, WriteClaim};
 
-fn example(shared: &SharedBuffer) -> Result<WriteClaim> {
+fn example(shared: Arc<SharedBuffer>) -> Result<WriteClaim> {
     shared.try_write(..8)
 }
 

@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use rdma_core::{Buffer, QueuePair, SendRequest};
+use rdma_core::{Buffer, BufferSlice, QueuePair, Scope, SendRequest};
+
+fn send<'scope>(scope: &'scope Scope<'scope, '_>, memory: BufferSlice<'scope>) {
+    let _ = scope.post(SendRequest::send(memory));
+}
 
 fn example(pair: &QueuePair, buffer: Buffer) {
     let slice = buffer.as_slice();
     let _ = pair.scope(Duration::from_secs(1), |scope| {
-        let sent = scope.post(SendRequest::send(slice));
+        send(scope, slice);
         drop(buffer);
-        drop(sent);
     });
 }
 

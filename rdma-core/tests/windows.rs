@@ -7,8 +7,8 @@ use common::{
 };
 use rdma_core::{
     AccessFlags, Buffer, ConnectOptions, Error, LeaseState, MemoryWindow, ProtectionDomain,
-    QueuePair, RemoteMemory, Result, SendOperations, SendRequest, WindowLease, WindowType,
-    WorkStatus,
+    QueuePair, QueuePairState, RemoteMemory, Result, SendOperations, SendRequest, Transport,
+    WindowLease, WindowType, WorkStatus,
 };
 
 const TYPES: [WindowType; 2] = [WindowType::One, WindowType::Two];
@@ -621,4 +621,55 @@ fn a_window_of_c_becomes_one_of_this_crate() {
     assert!(!lease.as_raw().is_null());
     carry_out_bare(&pair.right, lease.bind());
     assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);
+}
+
+/// A request that was flushed, and whose completion nobody showed the queue, is no request that a
+/// later one's success tells of.
+#[test]
+fn what_was_flushed_and_not_told_did_not_end_a_lease() {
+    let pair = Pair::with(
+        |builder| builder.transport(Transport::UnreliableConnected),
+        &ConnectOptions::default(),
+    );
+    let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
+        return;
+    };
+    carry_out_bare(&pair.right, lease.bind());
+    let token = part(&lease);
+    let mut queue = pair.right.send_queue::<()>();
+    // No window has this key.
+    queue
+        .post_inline(SendRequest::invalidate(0xffff_ff00))
+        .unwrap();
+    let failed = completion(pair.right.send_completions());
+    assert!(failed.result().is_err());
+    let state = eventually("an end of RTS", || {
+        let state = pair.right.state().unwrap();
+        (state != QueuePairState::ReadyToSend).then_some(state)
+    });
+    if state != QueuePairState::SendQueueError {
+        assert!(!is_softroce(), "{state}");
+        return;
+    }
+    queue.post_inline(lease.unbind().unwrap()).unwrap();
+    let flushed = completion(pair.right.send_completions());
+    assert_eq!(flushed.status(), WorkStatus::Flushed);
+
+    pair.right.recover().unwrap();
+    queue.post_inline(SendRequest::send(())).unwrap();
+    let done = succeed(pair.right.send_completions());
+    assert_eq!(queue.complete(&done).count(), 0);
+    assert_eq!(queue.in_flight(), 0);
+    assert_eq!(lease.state(), LeaseState::Unknown);
+    let lease = lease.finish().expect_err("peers reach the memory");
+    let mut sends = pair.left.send_queue();
+    let source = pattern(&pair.domain, 64, 1);
+    sends.post(SendRequest::write(source, token)).unwrap();
+    succeed(pair.left.send_completions());
+    let mut content = [0; 64];
+    eventually("the peer's bytes", || {
+        lease.volatile().read_at(64, &mut content).unwrap();
+        (content[..] == bytes(64, 1)).then_some(())
+    });
+    lease.revoke().unwrap();
 }

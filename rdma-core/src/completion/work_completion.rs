@@ -110,7 +110,8 @@ impl WorkCompletion {
 
     #[inline]
     fn flag(&self, flag: sys::ibv_wc_flags) -> bool {
-        self.0.wc_flags & flag.0 != 0
+        // Of a failure drivers leave the flags as they find them, of an earlier completion perhaps.
+        self.0.status == sys::ibv_wc_status::IBV_WC_SUCCESS && self.0.wc_flags & flag.0 != 0
     }
 
     /// Of a datagram, the number of the sender's queue pair.
@@ -190,5 +191,19 @@ impl fmt::Debug for WorkCompletion {
             }
         }
         debug.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_has_no_flags() {
+        let mut raw = ffi::empty_completion();
+        raw.wc_flags = sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
+        assert_eq!(WorkCompletion(raw).invalidated_key(), Some(0));
+        raw.status = sys::ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
+        assert_eq!(WorkCompletion(raw).invalidated_key(), None);
     }
 }

@@ -8,11 +8,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use ibverbs_sys as sys;
 
-use super::protection_domain::ProtectionDomainHandle;
+use super::queue_pair::QueuePairHandle;
 use super::span::Span;
 use super::volatile::Volatile;
 use super::window::WindowHandle;
@@ -186,6 +186,7 @@ impl Lease {
             before,
             during,
             is_described: AtomicBool::new(false),
+            beginnings: AtomicU32::new(0),
         })
     }
 
@@ -221,6 +222,10 @@ impl Lease {
         match lease.window.end() {
             Ok(()) => {
                 let memory = lease.memory.take().expect("the lease has not ended");
+                // So that the drop does not put the key in doubt once more.
+                let mut state = lease.state();
+                state.phase = Phase::Free;
+                *lease.state.get_mut() = state.to_bits();
                 Ok(memory.into_span())
             }
             Err(error) => Err((lease.share(), Some(error))),
@@ -268,6 +273,8 @@ pub(crate) struct WindowChange {
     during: State,
     /// Whether it may have been posted since.
     is_described: AtomicBool,
+    /// How often the queue pair had begun anew when it was described.
+    beginnings: AtomicU32,
 }
 
 impl WindowChange {
@@ -276,13 +283,25 @@ impl WindowChange {
         self.during.phase == Phase::Ending && self.lease.window.kind() == WindowType::Two
     }
 
-    /// Whether a queue pair of this domain can carry it out.
-    pub(crate) fn check(&self, domain: &ProtectionDomainHandle) -> Result<()> {
-        if self.lease.window.domain().is_same(domain) {
+    /// Whether a queue pair can carry it out, to which it is about to be described.
+    pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
+        if self.lease.window.domain().is_same(queue_pair.domain()) {
+            let beginnings = queue_pair.beginnings();
+            self.beginnings.store(beginnings, Ordering::Relaxed);
             return Ok(());
         }
         let reason = "the queue pair is of another protection domain";
         Err(Error::invalid("memory window", reason))
+    }
+
+    /// How it ended, if a later request of the queue pair ended so. It says nothing if the queue pair
+    /// has begun anew in between: this request may have failed before.
+    pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
+        if self.beginnings.load(Ordering::Relaxed) == queue_pair.beginnings() {
+            later
+        } else {
+            Outcome::Failed
+        }
     }
 
     /// Whether it goes to the device by a verb of its own (`ibv_bind_mw`), and not in a batch.
@@ -397,6 +416,31 @@ mod tests {
         assert_eq!(lease.phase(), Phase::Free);
         domain.ended_by_peer(key);
         assert_eq!(lease.phase(), Phase::Free);
+    }
+
+    #[test]
+    fn as_many_doubtful_keys_are_not_believed_as_leases_ended() {
+        let lease = lease();
+        let domain = Arc::clone(lease.window.domain());
+        let key = bind(&lease);
+        domain.leases().remove(lease.index(), Some(key));
+        domain.leases().remove(lease.index(), Some(key));
+        domain.ended_by_peer(key);
+        domain.ended_by_peer(key);
+        assert_eq!(lease.phase(), Phase::Bound, "those were leases before");
+        domain.ended_by_peer(key);
+        assert_eq!(lease.phase(), Phase::Free);
+    }
+
+    #[test]
+    fn a_revoked_lease_leaves_one_doubt() {
+        let lease = lease();
+        let domain = Arc::clone(lease.window.domain());
+        let key = bind(&lease);
+        lease.revoke().unwrap();
+        assert_eq!(domain.leases().doubts(key), 1);
+        domain.ended_by_peer(key);
+        assert_eq!(domain.leases().doubts(key), 0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which leases of a protection domain a peer's message can end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -11,7 +11,7 @@ use super::lease::{Lease, index_of};
 ///
 /// A completion that tells of an invalidated key can be shown late, when the device has given the
 /// key to another window. So keys of leases that ended in another way, while a peer may have ended
-/// them too, are remembered: a completion that tells of such a key is not believed.
+/// them too, are remembered: as many completions that tell of such a key are not believed.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     entries: Mutex<Entries>,
@@ -20,7 +20,8 @@ pub(super) struct Leases {
 #[derive(Debug, Default)]
 struct Entries {
     live: BTreeMap<u32, Weak<Lease>>,
-    doubtful: BTreeSet<u32>,
+    /// How many leases ended so with each key.
+    doubtful: BTreeMap<u32, u32>,
 }
 
 impl Leases {
@@ -38,7 +39,16 @@ impl Leases {
         {
             entries.live.remove(&index);
         }
-        entries.doubtful.extend(doubtful);
+        if let Some(key) = doubtful {
+            *entries.doubtful.entry(key).or_insert(0) += 1;
+        }
+    }
+
+    /// How many completions that tell of this key would not be believed.
+    #[cfg(test)]
+    pub(super) fn doubts(&self, key: u32) -> u32 {
+        let entries = self.entries.lock();
+        entries.doubtful.get(&key).copied().unwrap_or(0)
     }
 
     /// Says that a message of a peer has ended the access that this key gave. To be called once for
@@ -46,7 +56,11 @@ impl Leases {
     #[cold]
     pub(super) fn ended_by_peer(&self, key: u32) {
         let mut entries = self.entries.lock();
-        if entries.doubtful.remove(&key) {
+        if let Some(count) = entries.doubtful.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                entries.doubtful.remove(&key);
+            }
             return;
         }
         if let Some(lease) = entries.live.get(&index_of(key)).and_then(Weak::upgrade) {

@@ -48,6 +48,8 @@ pub(crate) struct QueuePairHandle {
     shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
     xrc_domain: Option<Arc<XrcDomainHandle>>,
     send_queues: AtomicU32,
+    /// How often it was told to begin anew: to go to RESET, or on to RTS.
+    beginnings: AtomicU32,
     /// In-flight memory of queues that were dropped before it completed.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
 }
@@ -113,6 +115,7 @@ impl QueuePairHandle {
             shared_receive_queue,
             xrc_domain,
             send_queues: AtomicU32::new(0),
+            beginnings: AtomicU32::new(0),
             abandoned: Mutex::default(),
         }
     }
@@ -211,6 +214,13 @@ impl QueuePairHandle {
         attributes: &mut sys::ibv_qp_attr,
         mask: AttributeMask,
     ) -> Result<(), Errno> {
+        let begins = matches!(
+            attributes.qp_state,
+            sys::ibv_qp_state::IBV_QPS_RESET | sys::ibv_qp_state::IBV_QPS_RTS
+        );
+        if mask.contains(AttributeMask::STATE) && begins {
+            self.beginnings.fetch_add(1, Ordering::AcqRel);
+        }
         // SAFETY: the queue pair and the attributes are valid.
         let errno = unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), attributes, mask.bits() as _) };
         if errno == 0 {
@@ -218,6 +228,12 @@ impl QueuePairHandle {
         } else {
             Err(positive(errno))
         }
+    }
+
+    /// How often it was told to begin anew. As long as that does not change, a request that succeeds
+    /// tells that all before it have: one that fails stops those behind it.
+    pub(crate) fn beginnings(&self) -> u32 {
+        self.beginnings.load(Ordering::Acquire)
     }
 
     /// Sets the attributes of `mask`, with a diagnosis where that is refused.

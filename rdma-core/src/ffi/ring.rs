@@ -96,13 +96,17 @@ impl<T: Send + 'static> Ring<T> {
         self.order.number(id)
     }
 
-    /// Takes the oldest request's memory, if the request is numbered `last` or lower; that one and all
-    /// before it ended so.
+    /// Takes the oldest request's memory, if the request is numbered `last`, which ended so, or lower.
     #[inline]
     pub(super) fn retire(&mut self, last: u64, outcome: Outcome) -> Option<T> {
         while self.order.head() <= last && self.in_flight() > 0 {
-            let slot = self.slot(self.order.head());
+            let (number, slot) = (self.order.head(), self.slot(self.order.head()));
             self.order.advance_head();
+            let outcome = if number == last {
+                outcome
+            } else {
+                self.slots[slot].keep.inferred(outcome, &self.queue_pair)
+            };
             if let Some(memory) = self.take_slot(slot, outcome) {
                 return Some(memory);
             }

@@ -111,8 +111,7 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.number(id)
     }
 
-    /// Takes the oldest request's memory, if the request is numbered `last` or lower; that one and all
-    /// before it ended so.
+    /// Takes the oldest request's memory, if the request is numbered `last`, which ended so, or lower.
     #[inline]
     pub(crate) fn retire(&mut self, last: u64, outcome: Outcome) -> Option<T> {
         self.ring.retire(last, outcome)

@@ -175,11 +175,20 @@ impl KeepAlive {
         }
     }
 
+    /// How the request ended, if a later one of the queue pair ended so.
+    #[inline]
+    pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
+        match self {
+            Self::Window(change) => change.inferred(later, queue_pair),
+            _ => later,
+        }
+    }
+
     /// Whether a queue pair can carry out what is kept.
     #[inline]
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         match self {
-            Self::Window(change) => change.check(queue_pair.domain()),
+            Self::Window(change) => change.check(queue_pair),
             _ => Ok(()),
         }
     }

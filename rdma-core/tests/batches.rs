@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Pair, bytes, completion, pattern, receive, succeed};
+use common::{Pair, bytes, pattern, receive, succeed};
 use rdma_core::{
     AccessFlags, BatchError, Buffer, ConnectOptions, Error, ExposedMemory, FrozenBuffer,
     QueuePairBuilder, SendRequest,
@@ -265,8 +265,12 @@ fn a_batch_that_is_posted_in_part_tells_how_much_and_keeps_the_rest() {
     // The device may have more room than was asked for.
     let target = exposed(&pair, 8);
     let write = |seed| SendRequest::write(pattern(&pair.domain, 8, seed), target.remote());
-    let (mut sends, mut others) = (Vec::new(), 0);
-    // Requests that stay outstanding: nobody polls meanwhile, and a read of much takes its time.
+    // The first waits for a receive of the peer, and all others behind it.
+    let mut first = pair.left.send_queue();
+    first
+        .post(SendRequest::send(pattern(&pair.domain, 8, 0)))
+        .unwrap();
+    let (mut sends, mut others) = (vec![first], 1);
     let mut refused = None;
     for _ in 0..64 {
         let mut queue = pair.left.send_queue();
@@ -304,9 +308,11 @@ fn a_batch_that_is_posted_in_part_tells_how_much_and_keeps_the_rest() {
         Some(rdma_core::Errno(libc::ENOMEM)),
         "{refused}"
     );
+    let mut receives = pair.right.receive_queue();
+    receives.post(pair.domain.allocate(8).unwrap()).unwrap();
     let mut retired = 0;
     while retired < others {
-        let completion = completion(pair.left.send_completions());
+        let completion = succeed(pair.left.send_completions());
         retired += sends
             .iter_mut()
             .map(|queue| queue.complete(&completion).count())

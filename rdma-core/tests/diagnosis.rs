@@ -38,13 +38,8 @@ impl Subject {
     fn new(domain: &ProtectionDomain, kind: Transport) -> Option<Self> {
         let mut builder = domain.queue_pair().transport(kind);
         if kind == Transport::XrcTarget {
-            match XrcDomain::anonymous(domain.context()) {
-                Ok(xrc) => builder = builder.xrc_domain(&xrc),
-                Err(error) => {
-                    assert!(error.is_unsupported(), "{error}");
-                    return None;
-                }
-            }
+            let xrc = common::where_supported(XrcDomain::anonymous(domain.context()))?;
+            builder = builder.xrc_domain(&xrc);
         }
         match builder.create() {
             Ok(pair) => Some(Self {

@@ -5,11 +5,13 @@ mod common;
 
 use std::os::fd::AsFd;
 
-use common::{Pair, bytes, carry_out, completion, context, pattern, receive, succeed};
+use common::{
+    Pair, bytes, carry_out, completion, context, is_softroce, pattern, receive, succeed,
+    where_supported,
+};
 use rdma_core::{
     AccessFlags, Buffer, ConnectOptions, Error, Gather, HostMemory, Left, Prefetch,
-    ProtectionDomain, RemoteMemory, Reregistration, Result, SendRequest, UnmappedRegion,
-    WorkStatus,
+    ProtectionDomain, RemoteMemory, Reregistration, SendRequest, UnmappedRegion, WorkStatus,
 };
 
 fn domain() -> ProtectionDomain {
@@ -18,24 +20,6 @@ fn domain() -> ProtectionDomain {
 
 fn pair_in(domain: &ProtectionDomain) -> Pair {
     Pair::in_domain(domain, |builder| builder, &ConnectOptions::default())
-}
-
-/// What the device has; `None` if it says that it does not have it, which softroce never does.
-#[track_caller]
-fn where_supported<T>(result: Result<T>) -> Option<T> {
-    match result {
-        Ok(thing) => Some(thing),
-        Err(error) => {
-            assert!(error.is_unsupported(), "{error}");
-            assert!(!is_softroce(), "{error}");
-            eprintln!("not on this device: {error}");
-            None
-        }
-    }
-}
-
-fn is_softroce() -> bool {
-    context().device().name().starts_with("softroce")
 }
 
 /// Sends `memory` and gives what arrived, of at most `len` bytes.

@@ -15,7 +15,7 @@ use rdma_core::{
 /// A domain of this process; `None` where the device has no extended reliable connections, which
 /// its queue pairs say too.
 fn anonymous(context: &Context) -> Option<XrcDomain> {
-    let Ok(xrc) = XrcDomain::anonymous(context) else {
+    let Some(xrc) = common::where_supported(XrcDomain::anonymous(context)) else {
         let domain = context.protection_domain().unwrap();
         for kind in [Transport::XrcInitiator, Transport::XrcTarget] {
             let refused = domain.queue_pair().transport(kind).build().unwrap_err();

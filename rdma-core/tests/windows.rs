@@ -3,7 +3,8 @@
 mod common;
 
 use common::{
-    Pair, bytes, carry_out, completion, context, eventually, pattern, succeed, until_failed,
+    Pair, bytes, carry_out, completion, context, eventually, is_softroce, pattern, succeed,
+    until_failed, where_supported,
 };
 use rdma_core::{
     AccessFlags, Buffer, ConnectOptions, Error, LeaseState, MemoryWindow, ProtectionDomain,
@@ -17,19 +18,7 @@ const TYPES: [WindowType; 2] = [WindowType::One, WindowType::Two];
 /// does.
 #[track_caller]
 fn window(domain: &ProtectionDomain, kind: WindowType) -> Option<MemoryWindow> {
-    match domain.memory_window(kind) {
-        Ok(window) => Some(window),
-        Err(error) => {
-            assert!(error.is_unsupported(), "{error}");
-            assert!(!is_softroce(), "{error}");
-            eprintln!("not on this device: {error}");
-            None
-        }
-    }
-}
-
-fn is_softroce() -> bool {
-    context().device().name().starts_with("softroce")
+    where_supported(domain.memory_window(kind))
 }
 
 /// A registration that takes windows.

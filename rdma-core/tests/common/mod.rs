@@ -12,9 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdma_core::{
-    Buffer, CompletionQueue, ConnectOptions, Context, DeviceSelector, Endpoint, ProtectionDomain,
-    QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, Scatter, SendQueue, SendRequest,
-    WorkCompletion,
+    Buffer, CompletionQueue, ConnectOptions, Context, DeviceSelector, Endpoint, Error,
+    ProtectionDomain, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, Scatter,
+    SendQueue, SendRequest, WorkCompletion,
 };
 
 /// How long a test waits for what must happen: ample for an emulated machine under load.
@@ -28,6 +28,25 @@ pub(crate) fn context() -> Context {
     match Context::open_selected(&selector) {
         Ok(context) => context,
         Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether the device under test is softroce, which has all that a device in software can have.
+pub(crate) fn is_softroce() -> bool {
+    context().device().is_emulated()
+}
+
+/// What the device has; `None` if it says that it does not have it, which softroce never does.
+#[track_caller]
+pub(crate) fn where_supported<T, E: Into<Error>>(result: Result<T, E>) -> Option<T> {
+    match result.map_err(Into::into) {
+        Ok(thing) => Some(thing),
+        Err(error) => {
+            assert!(error.is_unsupported(), "{error}");
+            assert!(!is_softroce(), "{error}");
+            eprintln!("not on this device: {error}");
+            None
+        }
     }
 }
 

@@ -7,9 +7,9 @@
 //! rping -c -a 10.77.0.1 -v -V -C 10
 //! ```
 //!
-//! For each ping the client tells where its text is; the server reads it and says go ahead; the
-//! client tells where the echo belongs; the server writes it and says go ahead. What they tell are 16
-//! bytes in network byte order: address, key, length.
+//! For each ping the client tells where its text is, which the server reads, and then where the echo
+//! belongs, which the server writes; each time the server says go ahead. What they tell are 16 bytes
+//! in network byte order: address, key, length.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -40,7 +40,7 @@ rping -c [-vVd] [-S size] [-C count] [-I addr] -a addr [-p port]
 	-a addr		address
 	-p port		port
 	-P		persistent server mode allowing multiple connections
-	-q		accepted: the queue pair is always made apart from the connection manager";
+	-q		accepted: the queue pair is always of our own making";
 
 /// How long the other side may take for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -156,7 +156,8 @@ pub(crate) fn serve(listener: &Listener, options: &Options) -> Result<u32, Failu
     }
 }
 
-fn server(incoming: Incoming, options: &Options) -> Result<u32, Failure> {
+/// Answers one client.
+pub(crate) fn server(incoming: Incoming, options: &Options) -> Result<u32, Failure> {
     let setup = Setup::new(&incoming.context()?)?;
     let prepared = incoming.prepare(setup.builder()?)?;
     let mut side = Side::establish(setup, prepared, options)?;

@@ -26,7 +26,7 @@
 //! # What it does not do
 //!
 //! It knows no runtime, spawns no thread and waits for nothing but where a method says so, such as
-//! [`CompletionChannel::wait`] and [`AsyncEvents::wait`].
+//! [`CompletionChannel::wait`], [`AsyncEvents::wait`] and the blocking half of [`cm`].
 //!
 //! # Example
 //!

@@ -195,13 +195,27 @@ fn a_persistent_server_of_c_serves_several_of_us() {
     };
     let line = format!("-a {address} -p {} -C {PINGS}", free_port(address));
     let server = Rping::start(&format!("-s -P {line}"));
-    let line = format!("-c -V {line}");
-    thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| assert_eq!(client(&options(&line)), PINGS));
-        }
-    });
+    // One after the other: of clients that come at once, C's own too, it may forget one.
+    for _ in 0..3 {
+        assert_eq!(client(&options(&format!("-c -V {line}"))), PINGS);
+    }
     drop(server);
+}
+
+#[test]
+fn our_persistent_server_serves_several_of_c_at_once() {
+    let Some(address) = manager::address() else {
+        return;
+    };
+    let (listener, there) = listener(address);
+    let line = format!("-a {address} -p {} -C {PINGS}", there.port());
+    let persistent = options(&format!("-s -P {line}"));
+    // It serves until the process ends.
+    thread::spawn(move || rping::serve(&listener, &persistent));
+    let clients = [(); 4].map(|()| Rping::start(&format!("-c -V {line}")));
+    for client in clients {
+        client.ended();
+    }
 }
 
 #[test]
@@ -236,8 +250,10 @@ fn the_death_of_a_client_in_the_middle_ends_the_server() {
     let line = format!("-a {address} -p {}", there.port());
     // Without a count it pings for ever.
     let client = Rping::start(&format!("-c {line}"));
+    let incoming = listener.next(Some(PATIENCE)).unwrap().unwrap();
+    let options = options(&format!("-s {line}"));
     thread::scope(|scope| {
-        let serving = scope.spawn(|| rping::serve(&listener, &options(&format!("-s {line}"))));
+        let serving = scope.spawn(|| rping::server(incoming, &options));
         thread::sleep(Duration::from_millis(500));
         drop(client);
         // Between two pings that is a farewell, inside of one an error: it ends in any case.

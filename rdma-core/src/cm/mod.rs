@@ -76,6 +76,7 @@ mod error;
 mod event;
 mod id;
 mod listener;
+mod option;
 mod parameters;
 mod port_space;
 mod queue_pair;
@@ -91,8 +92,9 @@ pub use error::{ConnectionError, ConnectionStep, EventStatus};
 pub use event::{
     ConnectionEvent, ConnectionEventKind, DatagramPeer, MulticastMember, PeerParameters,
 };
-pub use id::{ConnectionId, ConnectionIdOption};
+pub use id::ConnectionId;
 pub use listener::{Incoming, Listener, ListenerBuilder};
+pub use option::ConnectionIdOption;
 pub use parameters::ConnectionParameters;
 pub use port_space::PortSpace;
 pub use reject::RejectReason;

@@ -4,11 +4,13 @@
 //! addresses and the device into the identifier that it is about, and into one that the caller does
 //! not know before. So each channel has a lock, and everything that is done with the channel or with
 //! an identifier on it is done under that lock: taking an event, every call, and destruction. No
-//! call blocks under it: the channel's descriptor is non-blocking, waiting is `poll(2)` without the
-//! lock, and an event is copied and acknowledged before the lock is released, so that destroying an
-//! identifier finds no event to wait for.
+//! call waits for a peer under it: the channel's descriptor is non-blocking, waiting is `poll(2)`
+//! without the lock, and an event is copied and acknowledged before the lock is released, so that
+//! destroying an identifier finds no event to wait for. (Resolving a route asks the daemon ibacm, on
+//! InfiniBand and where it runs.)
 
 mod address_info;
+mod calls;
 mod channel;
 mod event;
 mod id;

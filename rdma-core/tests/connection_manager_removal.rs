@@ -1,0 +1,81 @@
+//! A device that is taken away under its connections.
+
+mod common;
+#[path = "common/manager.rs"]
+mod manager;
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use manager::{PATIENCE, connected, connection_error, listener};
+use rdma_core::{ConnectionError, Context, DeviceSelector};
+
+const DEVICE: &str = "rxe_gone";
+
+const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 78, 0, 1));
+
+/// Whether this machine is the tests' alone: the guest, where devices can be made and removed.
+fn ours_alone() -> bool {
+    Path::new("/run/guest/config").exists()
+}
+
+#[track_caller]
+fn run(line: &str) {
+    let mut words = line.split_whitespace();
+    let status = Command::new(words.next().unwrap()).args(words).status();
+    assert!(status.unwrap().success(), "{line}");
+}
+
+/// Makes a device that nobody else uses.
+fn make_device() {
+    run("ip link add gone0 type dummy");
+    run("ip link set gone0 mtu 4200 up");
+    run(&format!("ip addr add {ADDRESS}/24 dev gone0"));
+    run(&format!("rdma link add {DEVICE} type rxe netdev gone0"));
+    let selector: DeviceSelector = format!("={DEVICE}").parse().unwrap();
+    common::eventually("an address of the device", || {
+        thread::sleep(Duration::from_millis(10));
+        let context = Context::open_selected(&selector).ok()?;
+        let mut gids = context.gids().unwrap().into_iter();
+        gids.find(|entry| entry.gid.to_ip() == ADDRESS)
+    });
+}
+
+#[test]
+fn the_removal_of_a_device_is_told_to_its_connections_and_listeners() {
+    if manager::address().is_none() {
+        return;
+    }
+    if !ours_alone() {
+        println!("devices of this machine are not removed");
+        return;
+    }
+    make_device();
+    let (listener, _) = listener(ADDRESS);
+    let (client, server) = connected(ADDRESS);
+    assert_eq!(client.id().device_name().as_deref(), Some(DEVICE));
+    // The command ends when nobody has the device open any more: with this process at the latest.
+    let mut command = Command::new("rdma");
+    command
+        .args(["link", "delete", DEVICE])
+        .stdout(Stdio::null());
+    let mut removal = command.spawn().unwrap();
+    for end in [&client, &server] {
+        let error = connection_error(end.wait_disconnected(Some(PATIENCE)));
+        assert!(
+            matches!(error, ConnectionError::DeviceRemoved { .. }),
+            "{error:?}"
+        );
+    }
+    let error = connection_error(listener.next(Some(PATIENCE)));
+    assert!(
+        matches!(error, ConnectionError::DeviceRemoved { .. }),
+        "{error:?}"
+    );
+    // Everything can be dropped, in any order.
+    drop((client, listener, server));
+    println!("{:?}", removal.try_wait());
+}

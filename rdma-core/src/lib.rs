@@ -23,6 +23,17 @@
 //! - No allocation, hash or lock of this crate for an operation; everything is [`Send`], and `Sync`
 //!   where the verbs are.
 //!
+//! # Three ways to post
+//!
+//! | way | memory of a request | cost of this crate |
+//! |---|---|---|
+//! | [`SendQueue`], [`ReceiveQueue`] and their concurrent kin | moved in, and back with the completion | a slot |
+//! | [`QueuePair::scope`] | borrowed, for as long as the scope | a slot, and a wait at the end |
+//! | [`QueuePair::post_send_raw`] and its kin, `unsafe` | what the pointers say | none |
+//!
+//! All three take batches, and either of verbs' posting functions. What verbs have and where each
+//! part of it is shown to work is told in the book's table of capabilities.
+//!
 //! # What it does not do
 //!
 //! It knows no runtime, spawns no thread and waits for nothing but where a method says so, such as

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{Pair, bytes, pattern, receive, succeed};
+use common::{Pair, bytes, completion, pattern, receive, succeed};
 use rdma_core::{
-    AccessFlags, BatchError, Buffer, ConnectOptions, Error, ExposedMemory, FrozenBuffer,
-    QueuePairBuilder, SendRequest,
+    AccessFlags, BatchError, Buffer, ConnectOptions, Errno, Error, ExposedMemory, FrozenBuffer,
+    QueuePair, QueuePairBuilder, SendBatch, SendQueue, SendRequest, WorkCompletion,
 };
 
 fn exposed(pair: &Pair, len: usize) -> ExposedMemory {
@@ -255,70 +255,98 @@ fn what_a_batch_takes_back_comes_in_its_order() {
     }
 }
 
-/// A queue pair that has more requests outstanding than this queue knows of refuses in the middle.
+/// Posts batches of seven to a queue pair of seven, in queues that do not know of each other, until
+/// the device refuses in the middle; does with that batch what `end` does, which is told how many were
+/// posted before it, and gives the queues and how many requests are in flight. What is posted stays outstanding until then.
+fn fill(
+    end: impl Fn(&QueuePair, usize, BatchError<SendBatch<'_, Buffer>>) -> usize,
+) -> (QueuePair, Vec<SendQueue<Buffer>>, usize) {
+    let domain = common::context().protection_domain().unwrap();
+    let prepared = domain.queue_pair().send_requests(7);
+    // Room for what a device may take more than was asked for.
+    let completions = domain.context().completion_queue(1000).build().unwrap();
+    let prepared = prepared.send_completions(&completions).build().unwrap();
+    let peer = common::nobody(prepared.endpoint());
+    // Nobody answers, and it waits for ever.
+    let options = ConnectOptions::default().ack_timeout_exponent(0);
+    let queue_pair = prepared.connect(&peer, &options).unwrap();
+    let (mut queues, mut all) = (Vec::new(), 0);
+    for _ in 0..100 {
+        let mut queue = queue_pair.send_queue();
+        let mut batch = queue.batch();
+        for seed in 0..7 {
+            batch
+                .push(SendRequest::send(pattern(&domain, 8, seed)))
+                .unwrap();
+        }
+        let refused = match batch.post() {
+            Ok(7) => None,
+            Ok(posted) => panic!("{posted} of 7, and no error"),
+            Err(refused) => Some((refused.posted, end(&queue_pair, all, refused))),
+        };
+        let posted = refused.map_or(7, |(first, then)| first + then);
+        assert_eq!(queue.in_flight(), posted);
+        all += posted;
+        queues.push(queue);
+        if refused.is_some() {
+            return (queue_pair, queues, all);
+        }
+    }
+    panic!("a queue pair of 7 requests has not 700");
+}
+
+/// Retires all that is in flight, with completions that were polled before and those that come.
+fn retire(
+    queue_pair: &QueuePair,
+    queues: &mut [SendQueue<Buffer>],
+    before: &[WorkCompletion],
+    all: usize,
+) {
+    queue_pair.fail().unwrap();
+    let mut retired = 0;
+    let mut before = before.iter();
+    while retired < all {
+        let next = before.next().copied();
+        let completion = next.unwrap_or_else(|| completion(queue_pair.send_completions()));
+        let retire = |queue: &mut SendQueue<_>| queue.complete(&completion).count();
+        retired += queues.iter_mut().map(retire).sum::<usize>();
+    }
+    assert_eq!(retired, all);
+    assert!(queues.iter().all(|queue| queue.in_flight() == 0));
+}
+
 #[test]
 fn a_batch_that_is_posted_in_part_tells_how_much_and_keeps_the_rest() {
-    let pair = Pair::with(
-        |builder| builder.send_requests(8),
-        &ConnectOptions::default(),
-    );
-    // The device may have more room than was asked for.
-    let target = exposed(&pair, 8);
-    let write = |seed| SendRequest::write(pattern(&pair.domain, 8, seed), target.remote());
-    // The first waits for a receive of the peer, and all others behind it.
-    let mut first = pair.left.send_queue();
-    first
-        .post(SendRequest::send(pattern(&pair.domain, 8, 0)))
-        .unwrap();
-    let (mut sends, mut others) = (vec![first], 1);
-    let mut refused = None;
-    for _ in 0..64 {
-        let mut queue = pair.left.send_queue();
-        let mut batch = queue.batch();
-        for seed in 0..8 {
-            batch.push(write(seed)).unwrap();
+    let (queue_pair, mut queues, all) = fill(|_, _, refused| {
+        let BatchError {
+            posted,
+            error,
+            mut rest,
+        } = refused;
+        assert_eq!(error.errno(), Some(Errno(libc::ENOMEM)), "{error}");
+        assert_eq!(rest.len(), 7 - posted);
+        let back: Vec<_> = rest.take_back().map(|memory| memory.to_vec()).collect();
+        let expected: Vec<_> = (posted as u8..7).map(|seed| bytes(8, seed)).collect();
+        assert_eq!(back, expected, "the memory of the others, in their order");
+        0
+    });
+    retire(&queue_pair, &mut queues, &[], all);
+}
+
+#[test]
+fn the_rest_of_a_batch_can_be_posted_again() {
+    let flushed = std::cell::RefCell::new(Vec::new());
+    let (queue_pair, mut queues, all) = fill(|queue_pair, before, refused| {
+        // In the error state the device gives up what it has, and has room again.
+        queue_pair.fail().unwrap();
+        while flushed.borrow().len() < before + refused.posted {
+            let next = completion(queue_pair.send_completions());
+            flushed.borrow_mut().push(next);
         }
-        let before = others;
-        match batch.post() {
-            Ok(count) => others += count,
-            Err(BatchError {
-                posted,
-                error,
-                mut rest,
-            }) => {
-                assert_eq!(rest.len(), 8 - posted);
-                let back: Vec<_> = rest.take_back().map(|memory| memory.to_vec()).collect();
-                let first = posted as u8;
-                let expected: Vec<_> = (first..8).map(|seed| bytes(8, seed)).collect();
-                assert_eq!(back, expected);
-                others += posted;
-                drop(rest);
-                refused = Some(error);
-            }
-        }
-        assert_eq!(queue.in_flight(), others - before);
-        sends.push(queue);
-        if refused.is_some() {
-            break;
-        }
-    }
-    let refused = refused.expect("a queue pair of 8 requests has not 512");
-    assert_eq!(
-        refused.errno(),
-        Some(rdma_core::Errno(libc::ENOMEM)),
-        "{refused}"
-    );
-    let mut receives = pair.right.receive_queue();
-    receives.post(pair.domain.allocate(8).unwrap()).unwrap();
-    let mut retired = 0;
-    while retired < others {
-        let completion = succeed(pair.left.send_completions());
-        retired += sends
-            .iter_mut()
-            .map(|queue| queue.complete(&completion).count())
-            .sum::<usize>();
-    }
-    no_completion(&pair);
+        refused.rest.post().unwrap()
+    });
+    assert_eq!(all, queues.len() * 7, "every batch was posted in the end");
+    retire(&queue_pair, &mut queues, &flushed.into_inner(), all);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::IoSlice;
+
 use common::{Pair, bytes, completion, pattern, succeed};
 use ibverbs_sys::ibv_send_flags;
 use rdma_core::{
@@ -128,8 +130,8 @@ fn a_raw_list_that_does_not_fit_tells_the_first_that_was_refused() {
     let there = exposed(&pair, 8);
     let source = pattern(&pair.domain, 8, 1);
     let element = RawElements::of(&source).unwrap();
-    // A device may have more room than was asked for, but not so much.
-    let count = u64::from(pair.left.capacities().send_requests) + 1;
+    // A device may have more room than was asked for, and than it says, but not so much.
+    let count = 4096;
     let request = |id| {
         RawSendRequest::write(&element, there.remote())
             .id(id)
@@ -185,6 +187,50 @@ fn a_raw_session_posts_what_it_was_told() {
     assert_eq!(content[..8], bytes(8, 3));
     assert_eq!(content[8..16], bytes(8, 3));
     assert_eq!(content[16..], bytes(8, 9));
+}
+
+/// The driver of Linux's Soft-RoCE sends nothing of an inline list, and as many times the first
+/// element as there are, in releases before 2026.
+#[test]
+fn a_raw_session_takes_lists() {
+    let pair = extended();
+    let there = exposed(&pair, 16);
+    let remote = there.remote();
+    let (left, right) = pattern(&pair.domain, 16, 3).split_at(8);
+    let elements = RawElements::of(&(&left, &right)).unwrap();
+    let signaled = ibv_send_flags::IBV_SEND_SIGNALED;
+    // SAFETY: it is completed below, and the queue pair was made for writes; what is named is
+    // there until the requests have completed.
+    unsafe {
+        let mut session = pair.left.start_raw().expect("it was made for it");
+        session.set(1, signaled);
+        session.write(remote.rkey, remote.address);
+        session.elements(&elements);
+        session.complete().unwrap();
+    }
+    succeed(pair.left.send_completions());
+    let mut content = [0; 16];
+    there.read_at(0, &mut content).unwrap();
+    assert_eq!(content[..], bytes(16, 3));
+    // SAFETY: as above.
+    unsafe {
+        let mut session = pair.left.start_raw().expect("it was made for it");
+        session.set(
+            2,
+            ibv_send_flags(signaled.0 | ibv_send_flags::IBV_SEND_INLINE.0),
+        );
+        session.write(remote.rkey, remote.address);
+        session.inline_data_list(&[IoSlice::new(b"in"), IoSlice::new(b"line")]);
+        session.complete().unwrap();
+    }
+    succeed(pair.left.send_completions());
+    there.read_at(0, &mut content).unwrap();
+    let nothing = bytes(16, 3);
+    assert!(
+        content[..6] == *b"inline" || content[..6] == nothing[..6],
+        "{content:?}"
+    );
+    assert_eq!(content[6..], nothing[6..]);
 }
 
 #[test]

@@ -59,12 +59,12 @@ impl QueuePairHandle {
                 ("ibv_bind_mw", unsafe { bind(self.as_raw(), first) })
             }
             // SAFETY: the queue pair is valid; the caller vouches for requests and memory.
-            None => ("ibv_post_send", unsafe {
-                sys::ibv_post_send(self.as_raw(), first, &mut bad)
+            Some(queue_pair) if !unsafe { is_for_lists(first) } => ("ibv_wr_complete", unsafe {
+                post_extended(queue_pair, first)
             }),
             // SAFETY: as above.
-            Some(queue_pair) => ("ibv_wr_complete", unsafe {
-                post_extended(queue_pair, first)
+            _ => ("ibv_post_send", unsafe {
+                sys::ibv_post_send(self.as_raw(), first, &mut bad)
             }),
         };
         if errno == 0 {
@@ -139,6 +139,29 @@ unsafe fn bind(queue_pair: *mut sys::ibv_qp, wr: *const sys::ibv_send_wr) -> i32
         };
         sys::ibv_bind_mw(queue_pair, request.mw, &mut bind)
     }
+}
+
+/// Whether a list of requests that could be posted by the functions `ibv_wr_*` is posted by
+/// `ibv_post_send` all the same, which may be used on such queue pairs as well (ibv_wr_post(3)): where
+/// a request has several elements. Drivers are known whose `ibv_wr_set_sge_list` and
+/// `ibv_wr_set_inline_data_list` count the bytes wrongly, so that a part of the message is sent: that
+/// of Linux's Soft-RoCE in every release of rdma-core before 2026.
+///
+/// # Safety
+///
+/// As [`post_extended`].
+#[inline]
+unsafe fn is_for_lists(first: *const sys::ibv_send_wr) -> bool {
+    let (mut lists, mut next) = (false, first);
+    // SAFETY: the caller's list, whose last request has no next.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        if matches!(wr.opcode, opcode::IBV_WR_ATOMIC_WRITE | FLUSH) {
+            return false;
+        }
+        lists |= wr.num_sge > 1;
+        next = wr.next;
+    }
+    lists
 }
 
 /// Posts a list by the functions `ibv_wr_*`, all of it or nothing.
@@ -275,18 +298,23 @@ unsafe fn set_target(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) {
 /// As [`describe`], of whose request this completes.
 unsafe fn set_data(queue_pair: *mut sys::ibv_qp_ex, wr: &sys::ibv_send_wr) {
     let count = wr.num_sge as usize;
-    if wr.send_flags & sys::ibv_send_flags::IBV_SEND_INLINE.0 as std::ffi::c_uint == 0 {
-        // SAFETY: the request's elements are there.
+    let inline = wr.send_flags & sys::ibv_send_flags::IBV_SEND_INLINE.0 as std::ffi::c_uint != 0;
+    if count == 1 {
+        // SAFETY: the request's element is there, and the data that it names if that is copied.
         unsafe {
-            match count {
-                1 => {
-                    let element = &*wr.sg_list;
-                    let (address, length) = (element.addr, element.length);
-                    sys::ibv_wr_set_sge(queue_pair, element.lkey, address, length);
-                }
-                _ => sys::ibv_wr_set_sge_list(queue_pair, count, wr.sg_list),
+            let sys::ibv_sge { addr, length, lkey } = *wr.sg_list;
+            if inline {
+                let data = ptr::with_exposed_provenance_mut(addr as usize);
+                sys::ibv_wr_set_inline_data(queue_pair, data, length as usize);
+            } else {
+                sys::ibv_wr_set_sge(queue_pair, lkey, addr, length);
             }
         }
+        return;
+    }
+    if !inline {
+        // SAFETY: the request's elements are there.
+        unsafe { sys::ibv_wr_set_sge_list(queue_pair, count, wr.sg_list) };
         return;
     }
     let mut pieces = [const { MaybeUninit::<sys::ibv_data_buf>::uninit() }; MAX_ELEMENTS];

@@ -1,6 +1,7 @@
 //! Posting without the crate's care.
 
 use std::fmt;
+use std::io::IoSlice;
 use std::marker::PhantomData;
 use std::ptr;
 
@@ -223,6 +224,21 @@ impl RawSession<'_> {
         unsafe { sys::ibv_wr_set_inline_data(self.raw, start, data.len()) };
     }
 
+    /// The request's data in several pieces, which are copied now.
+    ///
+    /// # Safety
+    ///
+    /// See [`RawSession`].
+    #[doc(alias = "ibv_wr_set_inline_data_list")]
+    #[inline]
+    pub unsafe fn inline_data_list(&mut self, pieces: &[IoSlice<'_>]) {
+        // SAFETY: an `IoSlice` is an `iovec`, a pointer and a length as in an `ibv_data_buf`; the
+        // session is started, and the data is there; the caller vouches for the rest.
+        unsafe {
+            sys::ibv_wr_set_inline_data_list(self.raw, pieces.len(), pieces.as_ptr().cast());
+        }
+    }
+
     /// Posts the requests.
     ///
     /// # Errors
@@ -251,3 +267,11 @@ impl Drop for RawSession<'_> {
         unsafe { sys::ibv_wr_abort(self.raw) };
     }
 }
+
+// An `iovec` has the layout of an `ibv_data_buf`.
+const _: () = {
+    use std::mem::offset_of;
+    assert!(size_of::<libc::iovec>() == size_of::<sys::ibv_data_buf>());
+    assert!(offset_of!(libc::iovec, iov_base) == offset_of!(sys::ibv_data_buf, addr));
+    assert!(offset_of!(libc::iovec, iov_len) == offset_of!(sys::ibv_data_buf, length));
+};

@@ -41,8 +41,9 @@ impl<B> From<BatchError<B>> for Error {
 ///
 /// The requests are put together in memory of the queue, and posted by one call of the driver: one
 /// linked list for `ibv_post_send`, or, on queue pairs that were
-/// [made for it](super::QueuePairBuilder::extended_posting), one go from `ibv_wr_start` to
-/// `ibv_wr_complete`. Nothing is allocated, and no code of the program runs within that call.
+/// [made for it](super::QueuePairBuilder::extended_posting) and if no request has several elements,
+/// one go from `ibv_wr_start` to `ibv_wr_complete`. Nothing is allocated, and no code of the program
+/// runs within that call.
 ///
 /// Dropping it drops the memory of requests that were not posted. Forgetting it leaves that memory
 /// with the queue, which drops it when another batch or request takes the place; nothing of it is
@@ -119,8 +120,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The verb's, and how many were posted before the one that was refused: none on queue pairs
-    /// made for the functions `ibv_wr_*`. The batch comes back with the others.
+    /// The verb's, and how many were posted before the one that was refused: none by the functions
+    /// `ibv_wr_*`. The batch comes back with the others.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_wr_complete")]
     #[inline]

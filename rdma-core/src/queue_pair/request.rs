@@ -238,6 +238,10 @@ const NOWHERE: RemoteMemory = RemoteMemory {
 /// | [`atomic_write`](SendRequest::atomic_write), [`flush`](SendRequest::flush) | RC, XRC made for them |
 /// | [`segmented`](Self::segmented) | UD, raw packet |
 ///
+/// On queue pairs [made for them](super::QueuePairBuilder::extended_posting) the functions `ibv_wr_*`
+/// post it, unless it has several elements: their lists are wrong in some drivers, so
+/// `ibv_post_send`, which such queue pairs have too, posts those.
+///
 /// It is `Send` and `Sync` where the memory is.
 #[doc(alias = "ibv_send_wr")]
 #[derive(Debug)]

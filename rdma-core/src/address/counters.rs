@@ -7,7 +7,7 @@ use ibverbs_sys as sys;
 use super::Flow;
 use crate::context::Context;
 use crate::error::Result;
-use crate::ffi::CountersHandle;
+use crate::ffi::{ContextHandle, CountersHandle};
 
 /// Counters of what flows steer. Clones are the same counters.
 ///
@@ -71,6 +71,10 @@ impl Counters {
         self.handle.attach(counter.to_raw(), index, Some(flow))?;
         flow.handle().keep(self.clone());
         Ok(())
+    }
+
+    pub(crate) fn check(&self, context: &Arc<ContextHandle>) -> Result<()> {
+        self.handle.check(context)
     }
 
     /// Reads the first counters into `values`, from the device.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::AddressVector;
 use crate::completion::WorkCompletion;
-use crate::error::Result;
-use crate::ffi::AddressHandleOwner;
+use crate::error::{Error, Result};
+use crate::ffi::{AddressHandleOwner, ContextHandle};
 use crate::protection_domain::ProtectionDomain;
 
 /// The way to a port, made ready for the device: what a datagram names its destination with.
@@ -55,6 +55,17 @@ impl AddressHandle {
         Self {
             owner: Arc::new(owner),
         }
+    }
+
+    /// Whether requests to queue pairs of this context can name it: another driver would follow it
+    /// as if it were its own.
+    #[inline]
+    pub(crate) fn check(&self, context: &Arc<ContextHandle>) -> Result<()> {
+        if Arc::ptr_eq(self.owner.context(), context) {
+            return Ok(());
+        }
+        let reason = "it is of another context than the queue pair";
+        Err(Error::invalid("address handle", reason))
     }
 
     /// The C object, valid for as long as this handle.

@@ -49,6 +49,11 @@ impl AddressHandleOwner {
         }
     }
 
+    #[inline]
+    pub(crate) fn context(&self) -> &Arc<ContextHandle> {
+        self.domain.context()
+    }
+
     pub(crate) fn as_raw(&self) -> *mut sys::ibv_ah {
         self.raw.as_ptr()
     }

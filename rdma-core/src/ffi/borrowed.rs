@@ -4,6 +4,8 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::slice;
 
+use super::elements::LocalKey;
+
 /// Bytes that are borrowed for reading.
 #[derive(Clone, Copy)]
 pub(crate) struct Borrowed<'a> {
@@ -11,7 +13,7 @@ pub(crate) struct Borrowed<'a> {
     len: usize,
     /// The first byte, as requests call it.
     address: u64,
-    lkey: u32,
+    lkey: LocalKey,
     borrow: PhantomData<&'a [u8]>,
 }
 
@@ -27,7 +29,7 @@ pub(crate) struct BorrowedMut<'a> {
     start: NonNull<u8>,
     len: usize,
     address: u64,
-    lkey: u32,
+    lkey: LocalKey,
     borrow: PhantomData<&'a mut [u8]>,
 }
 
@@ -38,7 +40,7 @@ unsafe impl Sync for BorrowedMut<'_> {}
 
 impl<'a> Borrowed<'a> {
     /// `bytes`, which requests with `lkey` find at `address`.
-    pub(crate) fn new(bytes: &'a [u8], address: u64, lkey: u32) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], address: u64, lkey: LocalKey) -> Self {
         Self {
             start: NonNull::from(bytes).cast(),
             len: bytes.len(),
@@ -60,7 +62,7 @@ impl<'a> Borrowed<'a> {
     }
 
     #[inline]
-    pub(crate) fn lkey(&self) -> u32 {
+    pub(crate) fn lkey(&self) -> LocalKey {
         self.lkey
     }
 
@@ -77,7 +79,7 @@ impl<'a> Borrowed<'a> {
 
 impl<'a> BorrowedMut<'a> {
     /// `bytes`, which requests with `lkey` find at `address`.
-    pub(crate) fn new(bytes: &'a mut [u8], address: u64, lkey: u32) -> Self {
+    pub(crate) fn new(bytes: &'a mut [u8], address: u64, lkey: LocalKey) -> Self {
         Self {
             len: bytes.len(),
             start: NonNull::from(bytes).cast(),
@@ -112,7 +114,7 @@ impl<'a> BorrowedMut<'a> {
     }
 
     #[inline]
-    pub(crate) fn lkey(&self) -> u32 {
+    pub(crate) fn lkey(&self) -> LocalKey {
         self.lkey
     }
 

@@ -51,6 +51,16 @@ impl CountersHandle {
         self.raw.as_ptr()
     }
 
+    /// Whether flows of this context can count in them: another driver would follow them as if they
+    /// were its own.
+    pub(crate) fn check(&self, context: &Arc<ContextHandle>) -> Result<()> {
+        if Arc::ptr_eq(&self.context, context) {
+            return Ok(());
+        }
+        let reason = "they are of another context than the flow";
+        Err(Error::invalid("counters", reason))
+    }
+
     pub(crate) fn attach(
         &self,
         counter: sys::ibv_counter_description,
@@ -62,6 +72,9 @@ impl CountersHandle {
             index,
             comp_mask: 0,
         };
+        if let Some(flow) = flow {
+            self.check(flow.handle().queue_pair().domain().context())?;
+        }
         let flow = flow.map_or(ptr::null_mut(), Flow::as_raw);
         let _turn = self.turn.lock();
         // SAFETY: counters, attributes and flow are valid.

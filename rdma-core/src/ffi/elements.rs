@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 
 use ibverbs_sys as sys;
 
+use super::context::ContextHandle;
 use crate::error::{Error, Result};
 
 /// How many scatter/gather elements a request of this crate can have.
@@ -12,6 +13,37 @@ pub(crate) const MAX_ELEMENTS: usize = 16;
 
 /// The most bytes of a message (IBTA volume 1, 9.7.2). Providers count in 32 bits.
 const MAX_MESSAGE: u64 = 1 << 31;
+
+/// The local key of a registration, and which context's it is: another one may have given the same
+/// key to other memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(unreachable_pub, reason = "a sealed trait, which is public, names it")]
+pub struct LocalKey {
+    number: u32,
+    /// Where the context's handle is; it stays there as long as the registration.
+    context: usize,
+}
+
+impl LocalKey {
+    #[inline]
+    pub(super) fn new(number: u32, context: &ContextHandle) -> Self {
+        Self {
+            number,
+            context: place(context),
+        }
+    }
+
+    /// As the device calls it.
+    #[inline]
+    pub(crate) fn number(self) -> u32 {
+        self.number
+    }
+}
+
+#[inline]
+fn place(context: &ContextHandle) -> usize {
+    std::ptr::from_ref(context).addr()
+}
 
 /// A scatter/gather list in the making.
 pub(crate) struct ElementList {
@@ -26,16 +58,22 @@ pub(crate) struct ElementList {
     is_mapped: bool,
     /// Whether the device may write to all of them.
     is_writable: bool,
+    /// Where the context is that their keys must be of; 0 if that does not matter.
+    context: usize,
+    is_foreign: bool,
 }
 
 impl ElementList {
-    /// An empty list in `room`.
+    /// An empty list in `room`, for a request to an object of this context, if it is given.
     ///
     /// # Safety
     ///
     /// The room is not used by anything else for as long as the list is.
     #[inline]
-    pub(super) unsafe fn over(room: &mut [MaybeUninit<sys::ibv_sge>]) -> Self {
+    pub(super) unsafe fn over(
+        room: &mut [MaybeUninit<sys::ibv_sge>],
+        context: Option<&ContextHandle>,
+    ) -> Self {
         Self {
             capacity: room.len(),
             room: NonNull::from(room).cast(),
@@ -43,6 +81,8 @@ impl ElementList {
             bytes: 0,
             is_mapped: true,
             is_writable: true,
+            context: context.map_or(0, place),
+            is_foreign: false,
         }
     }
 
@@ -71,7 +111,14 @@ impl ElementList {
     }
 
     #[inline]
-    pub(crate) fn push(&mut self, address: u64, len: usize, lkey: u32) {
+    pub(crate) fn push(&mut self, address: u64, len: usize, key: LocalKey) {
+        self.is_foreign |= key.context != self.context;
+        self.push_bytes(address, len, key.number);
+    }
+
+    /// What is copied from the address, or has a key of the right context.
+    #[inline]
+    pub(crate) fn push_bytes(&mut self, address: u64, len: usize, lkey: u32) {
         if len == 0 {
             // To devices of several vendors an element of no bytes is one of 2^31.
             return;
@@ -108,6 +155,9 @@ impl ElementList {
     /// Checks that the device can take it, with the number of elements that the queue pair has.
     #[inline]
     pub(super) fn checked(&self, limit: u32) -> Result<()> {
+        if self.is_foreign && self.context != 0 {
+            return Err(foreign());
+        }
         let limit = self.capacity.min(limit as usize);
         if self.len > limit {
             return Err(Error::TooManyElements {
@@ -123,6 +173,12 @@ impl ElementList {
 }
 
 #[cold]
+fn foreign() -> Error {
+    let reason = "it is registered with another context than the queue is of";
+    Error::invalid("memory of a request", reason)
+}
+
+#[cold]
 fn too_long(bytes: u64) -> Error {
     let reason = format!("{bytes} bytes are more than a message can have");
     Error::invalid("memory of a request", reason)
@@ -135,14 +191,14 @@ mod tests {
     fn with_list(test: impl FnOnce(&mut ElementList)) {
         let mut room = [const { MaybeUninit::uninit() }; MAX_ELEMENTS];
         // SAFETY: the list alone uses the room.
-        test(&mut unsafe { ElementList::over(&mut room) });
+        test(&mut unsafe { ElementList::over(&mut room, None) });
     }
 
     #[test]
     fn lists_stay_within_elements_and_bytes() {
         with_list(|list| {
             for _ in 0..3 {
-                list.push(4096, 1 << 29, 1);
+                list.push_bytes(4096, 1 << 29, 1);
             }
             assert!(list.checked(4).is_ok());
             assert_eq!(
@@ -152,12 +208,12 @@ mod tests {
                     limit: 2
                 }
             );
-            list.push(4096, 1 << 29, 1);
+            list.push_bytes(4096, 1 << 29, 1);
             assert!(list.checked(4).is_ok(), "2^31 bytes");
-            list.push(4096, 1, 1);
+            list.push_bytes(4096, 1, 1);
             assert!(list.checked(5).is_err());
             for _ in 0..MAX_ELEMENTS {
-                list.push(4096, 1, 1);
+                list.push_bytes(4096, 1, 1);
             }
             let too_many = list.checked(u32::MAX).unwrap_err();
             assert!(matches!(
@@ -174,12 +230,12 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     fn lengths_that_wrap_around_are_refused() {
         with_list(|list| {
-            list.push(4096, 1 << 32, 1);
+            list.push_bytes(4096, 1 << 32, 1);
             assert!(list.checked(4).is_err());
         });
         with_list(|list| {
             for _ in 0..16 {
-                list.push(4096, 1 << 28, 1);
+                list.push_bytes(4096, 1 << 28, 1);
             }
             assert!(list.checked(16).is_err());
         });
@@ -188,7 +244,7 @@ mod tests {
     #[test]
     fn pieces_without_bytes_are_no_elements() {
         with_list(|list| {
-            list.push(4096, 0, 1);
+            list.push_bytes(4096, 0, 1);
             assert_eq!((list.len(), list.bytes()), (0, 0));
         });
     }

@@ -31,6 +31,9 @@ impl FlowHandle {
     pub(crate) fn create(queue_pair: Arc<QueuePairHandle>, rule: &FlowRule) -> Result<Self> {
         const HEAD: usize = size_of::<sys::ibv_flow_attr>();
         let (attributes, layers) = rule.attributes()?;
+        for counters in rule.counters() {
+            counters.check(queue_pair.domain().context())?;
+        }
         // Of u64s, so that the struct lies aligned.
         let mut bytes = vec![0_u64; (HEAD + layers.len()).div_ceil(size_of::<u64>())];
         let begin: *mut u8 = bytes.as_mut_ptr().cast();
@@ -55,6 +58,10 @@ impl FlowHandle {
                 Err(Error::verb("ibv_create_flow", queue_pair.describe(), errno))
             }
         }
+    }
+
+    pub(crate) fn queue_pair(&self) -> &QueuePairHandle {
+        &self.queue_pair
     }
 
     /// Keeps counters for as long as the flow.

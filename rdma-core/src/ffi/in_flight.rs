@@ -139,7 +139,8 @@ impl<T: Send + 'static> Slots<T> {
         T: Scatter,
     {
         let mut elements = ReceiveElements::new();
-        if let Err(error) = elements.scatter(&memory, self.queue_pair.sizes()) {
+        let (limits, context) = (self.queue_pair.sizes(), self.queue_pair.domain().context());
+        if let Err(error) = elements.scatter(&memory, limits, context) {
             self.cancel(reserved);
             return Err((error, memory));
         }

@@ -79,7 +79,7 @@ pub(crate) use context::ContextHandle;
 pub(crate) use counters::CountersHandle;
 pub(crate) use device::{DeviceHandle, device_list, interface_name};
 pub(crate) use device_memory::DeviceMemoryHandle;
-pub(crate) use elements::ElementList;
+pub(crate) use elements::{ElementList, LocalKey};
 pub(crate) use event::{DEVICE_SPEED_CHANGE, RawEvent};
 pub(crate) use exposed::Exposed;
 pub(crate) use extended_queue::ExtendedSettings;

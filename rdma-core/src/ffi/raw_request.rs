@@ -41,7 +41,7 @@ impl RawElements {
     pub fn of<M: Gather + ?Sized>(memory: &M) -> Result<Self> {
         let mut room = super::request::stack_room();
         // SAFETY: nothing else uses the room while the list is.
-        let mut list = unsafe { ElementList::over(&mut room) };
+        let mut list = unsafe { ElementList::over(&mut room, None) };
         memory.gather(&mut Elements::new(&mut list));
         list.checked(MAX_ELEMENTS as u32)?;
         let len = list.len();

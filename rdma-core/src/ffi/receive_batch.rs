@@ -52,7 +52,12 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         let id = queue.ring.staged_id();
         let limits = queue.ring.queue_pair().sizes();
         let (wr, room) = queue.room.place(self.first + queue.ring.staged());
-        let count = match scatter(room, &memory, limits) {
+        let count = match scatter(
+            room,
+            &memory,
+            limits,
+            queue.ring.queue_pair().domain().context(),
+        ) {
             Ok(count) => count,
             Err(error) => return Err((error, memory)),
         };

@@ -70,7 +70,8 @@ impl<T: Send + 'static> ReceiveRing<T> {
         }
         let queue_pair = self.ring.queue_pair();
         let mut room = stack_room();
-        let count = match scatter(&mut room, &memory, queue_pair.sizes()) {
+        let (limits, context) = (queue_pair.sizes(), queue_pair.domain().context());
+        let count = match scatter(&mut room, &memory, limits, context) {
             Ok(count) => count,
             Err(error) => return Err((error, memory)),
         };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ibverbs_sys as sys;
 
 use super::context::{ContextHandle, positive};
+use super::elements::LocalKey;
 use super::owner::Backing;
 use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
@@ -64,8 +65,8 @@ impl RawRegion {
     }
 
     #[inline]
-    pub(super) fn lkey(&self) -> u32 {
-        self.lkey
+    pub(super) fn lkey(&self) -> LocalKey {
+        LocalKey::new(self.lkey, self.domain.context())
     }
 
     #[inline]
@@ -206,7 +207,7 @@ impl RegionHandle {
     }
 
     #[inline]
-    pub(crate) fn lkey(&self) -> u32 {
+    pub(crate) fn lkey(&self) -> LocalKey {
         self.raw.lkey()
     }
 

@@ -5,6 +5,7 @@ use std::ptr;
 
 use ibverbs_sys as sys;
 
+use super::context::ContextHandle;
 use super::elements::{ElementList, MAX_ELEMENTS};
 use super::queue_pair::{QueuePairHandle, QueuePairSizes};
 use crate::error::{Error, Result};
@@ -41,7 +42,7 @@ pub(super) fn describe_send<T: Gather>(
     wr_id: u64,
 ) -> Result<()> {
     // SAFETY: nothing else uses the room until the list is described.
-    let mut list = unsafe { ElementList::over(room) };
+    let mut list = unsafe { ElementList::over(room, Some(queue_pair.domain().context())) };
     request.memory().gather(&mut Elements::new(&mut list));
     let description = request.description();
     check(&list, &description, queue_pair)?;
@@ -60,7 +61,7 @@ pub(super) fn describe_inline<D: InlineData>(
     wr_id: u64,
 ) -> Result<()> {
     // SAFETY: nothing else uses the room until the list is described.
-    let mut list = unsafe { ElementList::over(room) };
+    let mut list = unsafe { ElementList::over(room, Some(queue_pair.domain().context())) };
     request.memory().collect(&mut Elements::new(&mut list));
     let mut description = request.description();
     // Without data there is nothing to copy, and some operations are refused with the flag.
@@ -350,8 +351,13 @@ impl ReceiveElements {
     ///
     /// They are collected in place: as a result they would be copied, room for all, more than once.
     #[inline]
-    pub(super) fn scatter<T: Scatter>(&mut self, memory: &T, limits: QueuePairSizes) -> Result<()> {
-        self.len = scatter(&mut self.room, memory, limits)?;
+    pub(super) fn scatter<T: Scatter>(
+        &mut self,
+        memory: &T,
+        limits: QueuePairSizes,
+        context: &ContextHandle,
+    ) -> Result<()> {
+        self.len = scatter(&mut self.room, memory, limits, context)?;
         Ok(())
     }
 
@@ -368,9 +374,10 @@ pub(super) fn scatter<T: Scatter>(
     room: &mut Room,
     memory: &T,
     limits: QueuePairSizes,
+    context: &ContextHandle,
 ) -> Result<usize> {
     // SAFETY: nothing else uses the room until the list is dropped.
-    let mut list = unsafe { ElementList::over(room) };
+    let mut list = unsafe { ElementList::over(room, Some(context)) };
     memory.scatter(&mut Elements::new(&mut list))?;
     list.checked(limits.receive_elements)?;
     Ok(list.len())

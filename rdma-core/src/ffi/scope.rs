@@ -315,7 +315,8 @@ impl ScopeRequests {
             return Err((error, memory));
         }
         let mut elements = ReceiveElements::new();
-        if let Err(error) = elements.scatter(&memory, self.queue_pair.sizes()) {
+        let (limits, context) = (self.queue_pair.sizes(), self.queue_pair.domain().context());
+        if let Err(error) = elements.scatter(&memory, limits, context) {
             return Err((error, memory));
         }
         let reserved = match self.reserve() {

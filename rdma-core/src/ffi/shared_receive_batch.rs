@@ -64,7 +64,7 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
             return Err((error, memory));
         }
         let (wr, room) = self.room.place(place);
-        let count = match scatter(room, &memory, self.slots.limits()) {
+        let count = match scatter(room, &memory, self.slots.limits(), self.slots.context()) {
             Ok(count) => count,
             Err(error) => return Err((error, memory)),
         };

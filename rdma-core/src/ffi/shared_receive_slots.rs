@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::context::ContextHandle;
 use super::queue_pair::QueuePairSizes;
 use super::request::ReceiveElements;
 use super::shared_receive_queue::SharedReceiveQueueHandle;
@@ -59,6 +60,12 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         }
     }
 
+    /// Whose keys the memory has to have.
+    #[inline]
+    pub(super) fn context(&self) -> &ContextHandle {
+        self.handle.domain().context()
+    }
+
     #[cold]
     pub(super) fn full(&self) -> Error {
         Error::QueueFull {
@@ -76,7 +83,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
             return Err((self.full(), memory));
         };
         let mut elements = ReceiveElements::new();
-        if let Err(error) = elements.scatter(&memory, self.limits()) {
+        if let Err(error) = elements.scatter(&memory, self.limits(), self.context()) {
             self.table.cancel(reserved);
             return Err((error, memory));
         }

@@ -180,8 +180,9 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
             return Err((self.full(), memory));
         }
         let limits = self.slots.queue_pair().sizes();
+        let context = self.slots.queue_pair().domain().context();
         let (wr, room) = self.room.place(self.first + self.staged.len());
-        let count = match scatter(room, &memory, limits) {
+        let count = match scatter(room, &memory, limits, context) {
             Ok(count) => count,
             Err(error) => return Err((error, memory)),
         };

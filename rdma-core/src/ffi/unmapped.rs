@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ibverbs_sys as sys;
 
 use super::device_memory::DeviceMemoryHandle;
+use super::elements::LocalKey;
 use super::protection_domain::ProtectionDomainHandle;
 use super::region::RawRegion;
 use crate::error::{Errno, Error, Result};
@@ -125,7 +126,7 @@ impl UnmappedHandle {
     }
 
     #[inline]
-    pub(crate) fn lkey(&self) -> u32 {
+    pub(crate) fn lkey(&self) -> LocalKey {
         self.raw.lkey()
     }
 

@@ -38,7 +38,7 @@ impl Buffer {
         let (span, start) = (self.span(), range.start as u64);
         let domain = span.region().domain();
         let place = (span.address().wrapping_add(start), range.len());
-        advise(domain, span.region().lkey(), place, how)
+        advise(domain, span.region().lkey().number(), place, how)
     }
 }
 
@@ -53,6 +53,6 @@ impl ExposedMemory {
         let part = self.slice(range)?;
         let lease = part.lease();
         let place = (part.remote().address, part.len());
-        advise(lease.domain(), lease.lkey(), place, how)
+        advise(lease.domain(), lease.lkey().number(), place, how)
     }
 }

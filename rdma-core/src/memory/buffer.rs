@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::gather::{Elements, Gather, Scatter, out_of_range, sealed};
 use super::{AccessFlags, ExposedMemory};
 use crate::error::{Error, Result};
-use crate::ffi::{Exposed, RegionHandle, Registering, Span};
+use crate::ffi::{Exposed, LocalKey, RegionHandle, Registering, Span};
 
 /// Registered memory with one owner, which peers cannot reach.
 ///
@@ -173,7 +173,7 @@ impl sealed::Contiguous for Buffer {
     }
 
     #[inline]
-    fn lkey(&self) -> u32 {
+    fn lkey(&self) -> LocalKey {
         self.span.region().lkey()
     }
 

@@ -7,7 +7,7 @@ use super::buffer::resolve;
 use super::gather::{Elements, Gather, Scatter, sealed};
 use super::{AccessFlags, Buffer, RemoteMemory, VolatileSlice};
 use crate::error::{Error, Result};
-use crate::ffi::{Exposed, RegionHandle};
+use crate::ffi::{Exposed, LocalKey, RegionHandle};
 
 /// Memory, or a part of it, that peers can reach by RDMA for as long as it is exposed.
 ///
@@ -220,7 +220,7 @@ impl sealed::Contiguous for ExposedMemory {
     }
 
     #[inline]
-    fn lkey(&self) -> u32 {
+    fn lkey(&self) -> LocalKey {
         self.exposed.lease().lkey()
     }
 

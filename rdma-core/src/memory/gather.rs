@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 use crate::ffi::ElementList;
 
 pub(crate) mod sealed {
+    use crate::ffi::LocalKey;
+
     /// Keeps [`super::Gather`] to this crate: a wrong implementation would let a device write to
     /// memory that it does not have.
     pub trait Sealed {}
@@ -18,7 +20,7 @@ pub(crate) mod sealed {
         /// How many bytes it has.
         fn size(&self) -> usize;
         /// The local key of its registration.
-        fn lkey(&self) -> u32;
+        fn lkey(&self) -> LocalKey;
         /// Whether the address is one of this process, which reads there to copy inline data.
         fn is_mapped(&self) -> bool;
     }
@@ -59,7 +61,7 @@ impl<'a> Elements<'a> {
     #[inline]
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         self.0
-            .push(bytes.as_ptr().expose_provenance() as u64, bytes.len(), 0);
+            .push_bytes(bytes.as_ptr().expose_provenance() as u64, bytes.len(), 0);
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use super::Buffer;
 use super::buffer::resolve;
 use super::gather::{Elements, Gather, Scatter, sealed};
 use crate::error::{Error, Result};
-use crate::ffi::{Reading, RegionHandle, Shared, Span, Writing};
+use crate::ffi::{LocalKey, Reading, RegionHandle, Shared, Span, Writing};
 
 /// A buffer that is claimed for each use, by any number of readers or one writer.
 ///
@@ -272,7 +272,7 @@ impl sealed::Contiguous for Span {
     }
 
     #[inline]
-    fn lkey(&self) -> u32 {
+    fn lkey(&self) -> LocalKey {
         self.region().lkey()
     }
 

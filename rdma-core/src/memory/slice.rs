@@ -8,7 +8,7 @@ use super::buffer::resolve;
 use super::gather::{Elements, Gather, Scatter, sealed};
 use super::{Buffer, FrozenBuffer};
 use crate::error::{Error, Result};
-use crate::ffi::{Borrowed, BorrowedMut};
+use crate::ffi::{Borrowed, BorrowedMut, LocalKey};
 
 /// A part of registered memory that is borrowed for reading: the source of sends and writes.
 ///
@@ -303,7 +303,7 @@ impl sealed::Contiguous for BufferSlice<'_> {
     }
 
     #[inline]
-    fn lkey(&self) -> u32 {
+    fn lkey(&self) -> LocalKey {
         self.memory.lkey()
     }
 
@@ -334,7 +334,7 @@ impl sealed::Contiguous for BufferSliceMut<'_> {
     }
 
     #[inline]
-    fn lkey(&self) -> u32 {
+    fn lkey(&self) -> LocalKey {
         self.memory.lkey()
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::gather::{Elements, Gather, Scatter, sealed};
 use super::{AccessFlags, DeviceMemory, RemoteMemory};
 use crate::error::{Error, Result};
-use crate::ffi::UnmappedHandle;
+use crate::ffi::{LocalKey, UnmappedHandle};
 use crate::protection_domain::ProtectionDomain;
 
 /// A region of memory that this process cannot look at, or a part of it: of
@@ -181,7 +181,7 @@ impl sealed::Contiguous for UnmappedRegion {
     }
 
     #[inline]
-    fn lkey(&self) -> u32 {
+    fn lkey(&self) -> LocalKey {
         self.handle.lkey()
     }
 

@@ -189,7 +189,10 @@ impl KeepAlive {
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         match self {
             Self::Window(change) => change.check(queue_pair),
-            _ => Ok(()),
+            Self::Address(handle) | Self::Headers(_, Some(handle)) => {
+                handle.check(queue_pair.domain().context())
+            }
+            Self::Nothing | Self::Headers(_, None) => Ok(()),
         }
     }
 

@@ -96,8 +96,8 @@ impl QueuePairHandle {
                 break Err(error);
             }
         };
-        if let (Err(_), Some(handle)) = (&outcome, destination) {
-            // A marker that names it may be outstanding.
+        if let Some(handle) = destination {
+            // Markers that name it may be outstanding: those after the one that was waited for.
             self.abandon(Box::new(handle));
         }
         outcome

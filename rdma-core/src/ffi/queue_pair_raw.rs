@@ -34,6 +34,10 @@ impl QueuePairBuilder {
     /// other. Nothing else uses, changes or destroys it, and no request of it is outstanding. It was
     /// made for the operations of the builder, if that has any.
     ///
+    /// A [`SendQueue`](crate::SendQueue) is made of it only if its send requests complete in the
+    /// order of posting, on which that relies. Those of a vendor's kinds may not; queues
+    /// [for any number of threads](crate::ConcurrentSendQueue) and scopes do not need it.
+    ///
     /// # Panics
     ///
     /// If `raw` is null.

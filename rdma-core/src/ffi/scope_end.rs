@@ -88,6 +88,9 @@ impl ScopeRequests {
     /// Ends the scope: nothing is in flight after this.
     pub(super) fn end(&self) -> Result<()> {
         let waited = self.wait_all();
+        if self.in_flight.get() > 0 {
+            abort("a scope ended with requests in flight");
+        }
         for outcome in &self.outcomes {
             // Those of handles that were forgotten.
             if let Outcome::Completed(completion) = outcome.get() {

@@ -125,13 +125,13 @@ fn run(ends: &Ends, way: impl Way, operation: Operation, count: usize) -> Result
     }
 }
 
-#[inline]
+#[inline(always)]
 fn add_one(memory: Buffer, remote: RemoteMemory) -> SendRequest<Buffer> {
     SendRequest::fetch_and_add(memory, remote, 1)
 }
 
 /// Polls until there is a completion.
-#[inline]
+#[inline(always)]
 fn wait<'r>(
     queue: &CompletionQueue,
     room: &'r mut [WorkCompletion; 1],
@@ -170,22 +170,22 @@ struct Owned {
 }
 
 impl Way for Owned {
-    #[inline]
+    #[inline(always)]
     fn post(&mut self, request: SendRequest<Buffer>) -> Result {
         Ok(self.sends.post(request)?)
     }
 
-    #[inline]
+    #[inline(always)]
     fn sent(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
         self.sends.complete(completion).next()
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_receive(&mut self, memory: Buffer) -> Result {
         Ok(self.receives.post(memory)?)
     }
 
-    #[inline]
+    #[inline(always)]
     fn received(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
         self.receives.complete(completion)
     }
@@ -198,25 +198,25 @@ struct Concurrent {
 }
 
 impl Way for Concurrent {
-    #[inline]
+    #[inline(always)]
     fn post(&mut self, request: SendRequest<Buffer>) -> Result {
         let slot = self.sends.reserve().ok_or("no slot is free")?;
         Ok(self.sends.post(slot, request)?)
     }
 
-    #[inline]
+    #[inline(always)]
     fn sent(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
         let (slot, memory) = self.sends.complete(completion)?;
         self.sends.release(slot);
         Some(memory)
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_receive(&mut self, memory: Buffer) -> Result {
         Ok(self.receives.post(memory)?)
     }
 
-    #[inline]
+    #[inline(always)]
     fn received(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
         self.receives.complete(completion)
     }
@@ -225,15 +225,16 @@ impl Way for Concurrent {
 /// Messages, each of which takes a receive of the other end.
 fn messages(ends: &Ends, mut way: impl Way, count: usize) -> Result {
     let Ends { domain, one, other } = ends;
+    let (here, there) = (one.send_completions(), other.receive_completions());
     let (mut message, mut space) = (domain.allocate(SIZE)?, domain.allocate(SIZE)?);
     let mut room = [WorkCompletion::default()];
     for _ in 0..count {
         way.post_receive(space)?;
         way.post(SendRequest::send(message))?;
-        let sent = wait(one.send_completions(), &mut room)?;
+        let sent = wait(here, &mut room)?;
         sent.result()?;
         message = way.sent(sent).ok_or_else(foreign)?;
-        let received = wait(other.receive_completions(), &mut room)?;
+        let received = wait(there, &mut room)?;
         received.result()?;
         space = way.received(received).ok_or_else(foreign)?;
     }
@@ -248,6 +249,7 @@ fn one_sided(
     count: usize,
 ) -> Result {
     let Ends { domain, one, .. } = ends;
+    let completions = one.send_completions();
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
     let target = domain.allocate(SIZE)?.expose(access);
     let target = target.map_err(|(_, error)| error)?;
@@ -256,7 +258,7 @@ fn one_sided(
     let mut room = [WorkCompletion::default()];
     for _ in 0..count {
         way.post(request(memory, remote))?;
-        let completion = wait(one.send_completions(), &mut room)?;
+        let completion = wait(completions, &mut room)?;
         completion.result()?;
         memory = way.sent(completion).ok_or_else(foreign)?;
     }

@@ -44,11 +44,16 @@ impl WorkCompletion {
         if self.0.status == sys::ibv_wc_status::IBV_WC_SUCCESS {
             return Ok(());
         }
-        Err(WorkError {
+        Err(self.error())
+    }
+
+    #[cold]
+    fn error(&self) -> WorkError {
+        WorkError {
             status: self.status(),
             vendor: self.0.vendor_err,
             queue_pair: self.0.qp_num,
-        })
+        }
     }
 
     /// The kind of request.

@@ -180,9 +180,17 @@ impl CompletionQueueHandle {
             *place = record.completion;
         }
         drop(stash);
-        let count = match count {
-            0 => self.poll_device(room)?,
-            count => count,
+        // What the device has comes behind that, so that those who put back what is not theirs come
+        // to see it.
+        let more = match room.len() - count {
+            0 => Ok(0),
+            _ => self.poll_device(&mut room[count..]),
+        };
+        let count = match more {
+            Ok(more) => count + more,
+            // A failure comes again; what was found would not.
+            Err(_) if count > 0 => count,
+            Err(error) => return Err(error),
         };
         Ok(&room[..count])
     }

@@ -40,8 +40,9 @@ impl LocalKey {
     }
 }
 
+/// What tells a context from another one.
 #[inline]
-fn place(context: &ContextHandle) -> usize {
+pub(super) fn place(context: &ContextHandle) -> usize {
     std::ptr::from_ref(context).addr()
 }
 
@@ -74,6 +75,17 @@ impl ElementList {
         room: &mut [MaybeUninit<sys::ibv_sge>],
         context: Option<&ContextHandle>,
     ) -> Self {
+        // SAFETY: as the caller promises.
+        unsafe { Self::over_for(room, context.map_or(0, place)) }
+    }
+
+    /// [`Self::over`] with the context by [its place](place), or 0.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::over`].
+    #[inline]
+    pub(super) unsafe fn over_for(room: &mut [MaybeUninit<sys::ibv_sge>], context: usize) -> Self {
         Self {
             capacity: room.len(),
             room: NonNull::from(room).cast(),
@@ -81,7 +93,7 @@ impl ElementList {
             bytes: 0,
             is_mapped: true,
             is_writable: true,
-            context: context.map_or(0, place),
+            context,
             is_foreign: false,
         }
     }
@@ -119,6 +131,7 @@ impl ElementList {
     /// What is copied from the address, or has a key of the right context.
     #[inline]
     pub(crate) fn push_bytes(&mut self, address: u64, len: usize, lkey: u32) {
+        self.bytes = self.bytes.saturating_add(len as u64);
         if len == 0 {
             // To devices of several vendors an element of no bytes is one of 2^31.
             return;
@@ -134,7 +147,6 @@ impl ElementList {
             unsafe { self.room.add(self.len).write(element) };
         }
         self.len += 1;
-        self.bytes = self.bytes.saturating_add(len as u64);
     }
 
     #[inline]
@@ -150,6 +162,12 @@ impl ElementList {
     #[inline]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether [`Self::checked`] finds nothing to refuse, by a limit that is not above the capacity.
+    #[inline]
+    pub(super) fn fits(&self, limit: usize) -> bool {
+        !(self.is_foreign && self.context != 0) && self.len <= limit && self.bytes <= MAX_MESSAGE
     }
 
     /// Checks that the device can take it, with the number of elements that the queue pair has.

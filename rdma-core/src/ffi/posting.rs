@@ -36,6 +36,26 @@ impl QueuePairHandle {
         unsafe { self.post_sends(wr) }.map_err(|(error, _)| error)
     }
 
+    /// Posts one send request by `ibv_post_send`, and returns what it returns.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::post_send`], for what the opcode of `wr` says that is there of it; the queue pair
+    /// was not made for `ibv_wr_*`.
+    #[inline(always)]
+    pub(super) unsafe fn post_usual(&self, wr: *mut sys::ibv_send_wr) -> i32 {
+        let mut bad = MaybeUninit::uninit();
+        // SAFETY: the queue pair is valid; the caller vouches for the request and its memory. Where
+        // a list of one stopped needs not be looked at.
+        unsafe { sys::ibv_post_send(self.as_raw(), wr, bad.as_mut_ptr()) }
+    }
+
+    /// The error of [`Self::post_usual`].
+    #[cold]
+    pub(super) fn post_send_error(&self, errno: i32) -> Error {
+        self.post_error("ibv_post_send", errno)
+    }
+
     /// Posts a list of send requests in one call. With an error comes the first request that was
     /// not posted; those before it were.
     ///
@@ -82,6 +102,25 @@ impl QueuePairHandle {
     pub(super) unsafe fn post_receive(&self, wr: &mut sys::ibv_recv_wr) -> Result<()> {
         // SAFETY: as the caller promises.
         unsafe { self.post_receives(wr) }.map_err(|(error, _)| error)
+    }
+
+    /// Posts one receive request, and returns what `ibv_post_recv` returns.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::post_send`].
+    #[inline(always)]
+    pub(super) unsafe fn post_usual_receive(&self, wr: *mut sys::ibv_recv_wr) -> i32 {
+        let mut bad = MaybeUninit::uninit();
+        // SAFETY: the queue pair is valid; the caller vouches for the request and its memory. Where
+        // a list of one stopped needs not be looked at.
+        unsafe { sys::ibv_post_recv(self.as_raw(), wr, bad.as_mut_ptr()) }
+    }
+
+    /// The error of [`Self::post_usual_receive`].
+    #[cold]
+    pub(super) fn post_receive_error(&self, errno: i32) -> Error {
+        self.post_error("ibv_post_recv", errno)
     }
 
     /// Posts a list of receive requests in one call, as [`Self::post_sends`] does.

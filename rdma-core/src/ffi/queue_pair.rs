@@ -131,6 +131,7 @@ impl QueuePairHandle {
         &self.completions
     }
 
+    #[inline]
     pub(crate) fn as_raw(&self) -> *mut sys::ibv_qp {
         self.raw.as_ptr()
     }
@@ -140,6 +141,7 @@ impl QueuePairHandle {
     }
 
     /// What it was made for the functions `ibv_wr_*` as, if it was.
+    #[inline]
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn as_extended(&self) -> Option<*mut sys::ibv_qp_ex> {
         self.extended.map(NonNull::as_ptr)
@@ -149,6 +151,12 @@ impl QueuePairHandle {
     #[inline]
     pub(crate) fn kind(&self) -> Transport {
         self.kind
+    }
+
+    /// Whether it is a reliable connection that is posted to by `ibv_post_send`.
+    #[inline]
+    pub(super) fn is_usual(&self) -> bool {
+        self.kind == Transport::ReliableConnected && self.extended.is_none()
     }
 
     /// How many requests were asked for, and what else of them was granted.

@@ -7,7 +7,7 @@ use ibverbs_sys as sys;
 
 use super::batch::BatchRoom;
 use super::queue_pair::QueuePairHandle;
-use super::request::{receive_request, scatter, stack_room};
+use super::request::{Limits, receive_request, scatter, scatter_usual, stack_room};
 use super::ring::Ring;
 use crate::error::Error;
 use crate::memory::Scatter;
@@ -18,6 +18,7 @@ pub(crate) struct ReceiveRing<T: Send + 'static> {
     pub(super) ring: Ring<T>,
     /// Where batches are put together.
     pub(super) room: BatchRoom<sys::ibv_recv_wr>,
+    limits: Limits,
 }
 
 impl<T: Send + 'static> fmt::Debug for ReceiveRing<T> {
@@ -33,9 +34,10 @@ impl<T: Send + 'static> ReceiveRing<T> {
             Some(_) => 0,
             None => sizes.receive_requests,
         };
-        let ring = Ring::new(queue_pair, capacity);
+        let ring = Ring::new(queue_pair, capacity, true);
         Self {
             room: BatchRoom::new(ring.capacity(), sizes.receive_elements),
+            limits: Limits::of_receives(ring.queue_pair()),
             ring,
         }
     }
@@ -56,12 +58,41 @@ impl<T: Send + 'static> ReceiveRing<T> {
     /// Takes the memory of the request with this id, if it is one of this queue's and in flight.
     #[inline]
     pub(crate) fn complete(&mut self, id: u64) -> Option<T> {
-        let number = self.ring.number(id)?;
-        self.ring.take(number)
+        self.ring.take(id)
     }
 
-    #[inline]
+    /// Posts memory: the usual in a way that the compiler makes one piece of code of, and other in
+    /// [the general way](Self::post_any).
+    #[inline(always)]
     pub(crate) fn post(&mut self, memory: T) -> Result<(), (Error, T)>
+    where
+        T: Scatter,
+    {
+        let mut room = stack_room();
+        if !self.ring.is_ready() {
+            return self.post_any(memory);
+        }
+        let Some(count) = scatter_usual(&mut room, &memory, self.limits) else {
+            return self.post_any(memory);
+        };
+        let mut wr = receive_request(&mut room, count, self.ring.next_id());
+        // SAFETY: as in `post_any`.
+        let errno = unsafe { self.ring.queue_pair().post_usual_receive(&mut wr) };
+        if errno != 0 {
+            return Err(self.refused(errno, memory));
+        }
+        // SAFETY: it was ready, and nothing was posted since.
+        unsafe { self.ring.keep_memory(memory) };
+        Ok(())
+    }
+
+    #[cold]
+    fn refused(&self, errno: i32, memory: T) -> (Error, T) {
+        (self.ring.queue_pair().post_receive_error(errno), memory)
+    }
+
+    #[inline(never)]
+    fn post_any(&mut self, memory: T) -> Result<(), (Error, T)>
     where
         T: Scatter,
     {

@@ -19,7 +19,7 @@ use crate::memory::AccessFlags;
 pub(super) struct RawRegion {
     /// `None` once deregistered.
     raw: Option<NonNull<sys::ibv_mr>>,
-    lkey: u32,
+    lkey: LocalKey,
     rkey: u32,
     domain: Arc<ProtectionDomainHandle>,
 }
@@ -44,7 +44,7 @@ impl RawRegion {
         let (lkey, rkey) = unsafe { (raw.as_ref().lkey, raw.as_ref().rkey) };
         Some(Self {
             raw: Some(raw),
-            lkey,
+            lkey: LocalKey::new(lkey, domain.context()),
             rkey,
             domain,
         })
@@ -54,8 +54,8 @@ impl RawRegion {
     pub(super) fn refresh(&mut self, domain: Arc<ProtectionDomainHandle>) {
         if let Some(raw) = self.raw {
             // SAFETY: the region is registered.
-            let keys = unsafe { (raw.as_ref().lkey, raw.as_ref().rkey) };
-            (self.lkey, self.rkey) = keys;
+            let (lkey, rkey) = unsafe { (raw.as_ref().lkey, raw.as_ref().rkey) };
+            (self.lkey, self.rkey) = (LocalKey::new(lkey, domain.context()), rkey);
         }
         self.domain = domain;
     }
@@ -66,7 +66,7 @@ impl RawRegion {
 
     #[inline]
     pub(super) fn lkey(&self) -> LocalKey {
-        LocalKey::new(self.lkey, self.domain.context())
+        self.lkey
     }
 
     #[inline]
@@ -246,6 +246,7 @@ impl RegionHandle {
     }
 
     /// Ends the device's access; the memory.
+    #[allow(clippy::result_large_err, reason = "the region is what comes back")]
     pub(crate) fn release(mut self) -> Result<Arc<Backing>, (Self, Error)> {
         match self.raw.end() {
             Ok(()) => Ok(Arc::clone(&self.memory)),

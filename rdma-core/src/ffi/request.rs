@@ -6,7 +6,7 @@ use std::ptr;
 use ibverbs_sys as sys;
 
 use super::context::ContextHandle;
-use super::elements::{ElementList, MAX_ELEMENTS};
+use super::elements::{ElementList, MAX_ELEMENTS, place};
 use super::queue_pair::{QueuePairHandle, QueuePairSizes};
 use crate::error::{Error, Result};
 use crate::memory::{Elements, Gather, Scatter};
@@ -49,6 +49,135 @@ pub(super) fn describe_send<T: Gather>(
     request.keep().check(queue_pair)?;
     write(wr, &list, &description, request.keep(), wr_id);
     Ok(())
+}
+
+/// What a request may have, at most.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    elements: usize,
+    inline: u64,
+    /// The place of the context that memory is registered with.
+    context: usize,
+}
+
+impl Limits {
+    pub(super) fn of_sends(queue_pair: &QueuePairHandle) -> Self {
+        let sizes = queue_pair.sizes();
+        Self {
+            elements: MAX_ELEMENTS.min(sizes.send_elements as usize),
+            inline: sizes.inline_data.into(),
+            context: place(queue_pair.domain().context()),
+        }
+    }
+
+    pub(super) fn of_receives(queue_pair: &QueuePairHandle) -> Self {
+        let sizes = queue_pair.sizes();
+        Self {
+            elements: MAX_ELEMENTS.min(sizes.receive_elements as usize),
+            inline: 0,
+            context: place(queue_pair.domain().context()),
+        }
+    }
+}
+
+/// Describes a request of a connected queue pair that keeps nothing beside its memory; `false` for
+/// what [`describe_send`] has to look at more closely, or to refuse.
+///
+/// All of it is for one place, where most of what it asks is known, and costs nothing.
+#[inline(always)]
+pub(super) fn describe_usual<T: Gather>(
+    wr: &mut MaybeUninit<sys::ibv_send_wr>,
+    room: &mut Room,
+    memory: &T,
+    request: &Description,
+    limits: Limits,
+    wr_id: u64,
+) -> bool {
+    // SAFETY: nothing else uses the room until the list is described.
+    let mut list = unsafe { ElementList::over_for(room, limits.context) };
+    memory.gather(&mut Elements::new(&mut list));
+    if !list.fits(limits.elements) || request.target != Target::Peer {
+        return false;
+    }
+    let is_inline = request.flags.contains(SendFlags::INLINE);
+    let is_usual = match request.operation {
+        Operation::Send { .. } | Operation::Write { .. } => {
+            !is_inline || (list.is_mapped() && list.bytes() <= limits.inline)
+        }
+        Operation::Read => !is_inline && list.is_writable(),
+        Operation::CompareAndSwap { .. } | Operation::FetchAndAdd { .. } => {
+            let address = request.remote.address;
+            !is_inline
+                && list.is_writable()
+                && list.bytes() == ATOMIC
+                && address.is_multiple_of(ATOMIC)
+        }
+        _ => false,
+    };
+    if is_usual {
+        write_usual(wr, &list, request, wr_id);
+    }
+    is_usual
+}
+
+/// Writes what the device reads of a usual request, which points at the list's room. The rest is of
+/// other operations and of other kinds of queue pairs, and stays what it is.
+#[inline(always)]
+fn write_usual(
+    place: &mut MaybeUninit<sys::ibv_send_wr>,
+    list: &ElementList,
+    request: &Description,
+    wr_id: u64,
+) {
+    use sys::ibv_wr_opcode as op;
+    let (mut immediate, mut operands) = (None, None);
+    let opcode = match request.operation {
+        Operation::Write { immediate: None } => op::IBV_WR_RDMA_WRITE,
+        Operation::Write { immediate: with } => {
+            immediate = with;
+            op::IBV_WR_RDMA_WRITE_WITH_IMM
+        }
+        Operation::Read => op::IBV_WR_RDMA_READ,
+        Operation::CompareAndSwap { expected, desired } => {
+            operands = Some((expected, desired));
+            op::IBV_WR_ATOMIC_CMP_AND_SWP
+        }
+        Operation::FetchAndAdd { add } => {
+            operands = Some((add, 0));
+            op::IBV_WR_ATOMIC_FETCH_AND_ADD
+        }
+        Operation::Send {
+            immediate: with @ Some(_),
+        } => {
+            immediate = with;
+            op::IBV_WR_SEND_WITH_IMM
+        }
+        _ => op::IBV_WR_SEND,
+    };
+    let (wr, remote) = (place.as_mut_ptr(), request.remote);
+    // SAFETY: the place is that of a request; fields are written, and none is read.
+    unsafe {
+        (&raw mut (*wr).wr_id).write(wr_id);
+        (&raw mut (*wr).next).write(ptr::null_mut());
+        (&raw mut (*wr).sg_list).write(list.start());
+        (&raw mut (*wr).num_sge).write(list.len() as i32);
+        (&raw mut (*wr).opcode).write(opcode);
+        (&raw mut (*wr).send_flags).write(request.flags.bits() as _);
+        (&raw mut (*wr).__bindgen_anon_1.imm_data).write(immediate.map_or(0, u32::to_be));
+        match operands {
+            Some((compare_add, swap)) => {
+                (&raw mut (*wr).wr.atomic.remote_addr).write(remote.address);
+                (&raw mut (*wr).wr.atomic.rkey).write(remote.rkey);
+                (&raw mut (*wr).wr.atomic.compare_add).write(compare_add);
+                (&raw mut (*wr).wr.atomic.swap).write(swap);
+            }
+            None if matches!(request.operation, Operation::Send { .. }) => {}
+            None => {
+                (&raw mut (*wr).wr.rdma.remote_addr).write(remote.address);
+                (&raw mut (*wr).wr.rdma.rkey).write(remote.rkey);
+            }
+        }
+    }
 }
 
 /// Describes a request whose data is copied when it is posted, and must be there until then.
@@ -215,7 +344,7 @@ fn not_made_for(operation: Operation, queue_pair: &QueuePairHandle) -> Error {
 }
 
 /// Writes the request with this id, which points at the list's room and at what is kept.
-#[inline]
+#[inline(always)]
 fn write(
     place: &mut MaybeUninit<sys::ibv_send_wr>,
     list: &ElementList,
@@ -381,6 +510,19 @@ pub(super) fn scatter<T: Scatter>(
     memory.scatter(&mut Elements::new(&mut list))?;
     list.checked(limits.receive_elements)?;
     Ok(list.len())
+}
+
+/// [`scatter`] for one place; none for what it has to look at more closely, or to refuse.
+#[inline(always)]
+pub(super) fn scatter_usual<T: Scatter>(
+    room: &mut Room,
+    memory: &T,
+    limits: Limits,
+) -> Option<usize> {
+    // SAFETY: nothing else uses the room until the list is dropped.
+    let mut list = unsafe { ElementList::over_for(room, limits.context) };
+    let is_writable = memory.scatter(&mut Elements::new(&mut list)).is_ok();
+    (is_writable && list.fits(limits.elements)).then_some(list.len())
 }
 
 /// The receive request of the first `len` elements in `room`, which it points at.

@@ -20,41 +20,93 @@ pub(super) fn next_block() -> u64 {
 /// The requests of a queue with one owner, numbered from 0 in the order of posting, and their ids.
 ///
 /// At most 2^[`BLOCK_BITS`] are outstanding, so they are of the current block or the one before.
+///
+/// What happens for every request looks at ids and at how much room there is alone: the low bits of
+/// an id are those of the request's number, and the others change with the block.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// The oldest request that is outstanding.
-    head: u64,
-    /// The number of the next request.
-    tail: u64,
+    /// How many more can be outstanding; [`CLOSED`] less while it is closed.
+    room: i64,
+    /// The id of the oldest outstanding request; of the next one, when there is none.
+    head_id: u64,
+    /// The id of the next request.
+    tail_id: u64,
+    /// The number of the first request of the block that the next one is of.
+    tail_block: u64,
     /// The blocks of ids, of even ones of 2^[`BLOCK_BITS`] numbers and of odd ones.
     blocks: [u64; 2],
     /// How many blocks there have been.
     opened: u64,
+    /// How many can be outstanding.
+    capacity: usize,
 }
 
+/// More room than any sequence has.
+const CLOSED: i64 = 1 << 32;
+
 impl Sequence {
-    pub(super) fn new() -> Self {
+    /// A sequence in which so many requests can be outstanding, 2^[`BLOCK_BITS`] at most.
+    pub(super) fn new(capacity: usize) -> Self {
+        let block = next_block();
         Self {
-            head: 0,
-            tail: 0,
-            blocks: [next_block(), 0],
+            room: capacity as i64,
+            head_id: block,
+            tail_id: block,
+            tail_block: 0,
+            blocks: [block, 0],
             opened: 1,
+            capacity,
         }
     }
 
     #[inline]
-    pub(super) fn head(&self) -> u64 {
-        self.head
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
     }
 
+    /// Whether there is room for one more, and the sequence is not closed.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.room > 0
+    }
+
+    /// Lets [`Self::is_open`] be false until further notice, or no longer.
+    pub(super) fn close(&mut self, closed: bool) {
+        match (self.room < 0, closed) {
+            (false, true) => self.room -= CLOSED,
+            (true, false) => self.room += CLOSED,
+            _ => {}
+        }
+    }
+
+    /// The number of the oldest outstanding request; of the next one, when there is none.
+    #[inline]
+    pub(super) fn head(&self) -> u64 {
+        self.tail() - self.outstanding() as u64
+    }
+
+    /// The number of the next request.
     #[inline]
     pub(super) fn tail(&self) -> u64 {
-        self.tail
+        self.tail_block | (self.tail_id & BLOCK_MASK)
     }
 
     #[inline]
     pub(super) fn outstanding(&self) -> usize {
-        (self.tail - self.head) as usize
+        let closed = if self.room < 0 { CLOSED } else { 0 };
+        self.capacity - (self.room + closed) as usize
+    }
+
+    /// The id of the oldest outstanding request; of the next one, when there is none.
+    #[inline]
+    pub(super) fn oldest_id(&self) -> u64 {
+        self.head_id
+    }
+
+    /// The id of the next request.
+    #[inline]
+    pub(super) fn next_id(&self) -> u64 {
+        self.tail_id
     }
 
     /// The id of the request with this number.
@@ -64,18 +116,45 @@ impl Sequence {
     }
 
     /// The number of the outstanding request with this id.
-    #[inline]
     pub(super) fn number(&self, id: u64) -> Option<u64> {
-        let ahead = id.wrapping_sub(self.head) & BLOCK_MASK;
-        let number = self.head + ahead;
-        (number < self.tail && self.id(number) == id).then_some(number)
+        let head = self.head();
+        let number = head + (id.wrapping_sub(head) & BLOCK_MASK);
+        (number < self.tail() && self.id(number) == id).then_some(number)
     }
 
     /// Counts one more request as outstanding.
     #[inline]
     pub(super) fn advance_tail(&mut self) {
-        self.tail += 1;
-        self.open(self.tail);
+        self.room -= 1;
+        self.tail_id += 1;
+        if self.tail_id & BLOCK_MASK == 0 {
+            self.change_block_of_tail();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change_block_of_tail(&mut self) {
+        self.tail_block += 1 << BLOCK_BITS;
+        self.open(self.tail_block);
+        self.tail_id = self.id(self.tail_block);
+    }
+
+    /// Counts the oldest request, of which there is one, as outstanding no more.
+    #[inline]
+    pub(super) fn advance_head(&mut self) {
+        debug_assert!(self.outstanding() > 0);
+        self.room += 1;
+        self.head_id += 1;
+        if self.head_id & BLOCK_MASK == 0 {
+            self.change_block_of_head();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change_block_of_head(&mut self) {
+        self.head_id = self.id(self.head());
     }
 
     /// Makes sure that the request with this number, less than 2^[`BLOCK_BITS`] after the oldest
@@ -87,12 +166,6 @@ impl Sequence {
             self.opened += 1;
         }
     }
-
-    /// Counts the oldest request as outstanding no more.
-    #[inline]
-    pub(super) fn advance_head(&mut self) {
-        self.head += 1;
-    }
 }
 
 #[cfg(test)]
@@ -101,7 +174,7 @@ mod tests {
 
     #[test]
     fn ids_belong_to_one_sequence() {
-        let (mut one, mut two) = (Sequence::new(), Sequence::new());
+        let (mut one, mut two) = (Sequence::new(9), Sequence::new(9));
         one.advance_tail();
         two.advance_tail();
         assert_eq!(one.number(one.id(0)), Some(0));
@@ -112,13 +185,22 @@ mod tests {
 
     /// A sequence whose next request is `number`, a few before the change of the block.
     fn before_the_change(blocks: u64) -> Sequence {
-        let number = (blocks << BLOCK_BITS) - 7;
-        Sequence {
-            head: number,
-            tail: number,
+        at((blocks << BLOCK_BITS) - 7, blocks)
+    }
+
+    fn at(number: u64, opened: u64) -> Sequence {
+        let mut sequence = Sequence {
+            room: 99,
+            head_id: 0,
+            tail_id: 0,
+            tail_block: number & !BLOCK_MASK,
             blocks: [next_block(), next_block()],
-            opened: blocks,
-        }
+            opened,
+            capacity: 99,
+        };
+        sequence.head_id = sequence.id(number);
+        sequence.tail_id = sequence.head_id;
+        sequence
     }
 
     #[test]
@@ -130,6 +212,8 @@ mod tests {
                 for number in sequence.head()..sequence.tail() {
                     assert_eq!(sequence.number(sequence.id(number)), Some(number));
                 }
+                assert_eq!(sequence.oldest_id(), sequence.id(sequence.head()));
+                assert_eq!(sequence.next_id(), sequence.id(sequence.tail()));
                 if sequence.outstanding() == 5 {
                     let oldest = sequence.id(sequence.head());
                     sequence.advance_head();
@@ -157,6 +241,24 @@ mod tests {
     }
 
     #[test]
+    fn a_closed_sequence_counts_on() {
+        let mut sequence = Sequence::new(2);
+        sequence.advance_tail();
+        assert!(sequence.is_open());
+        for closed in [true, true, false] {
+            sequence.close(closed);
+            assert_eq!((sequence.is_open(), sequence.outstanding()), (!closed, 1));
+        }
+        sequence.close(true);
+        sequence.advance_tail();
+        assert_eq!((sequence.head(), sequence.outstanding()), (0, 2));
+        sequence.close(false);
+        assert!(!sequence.is_open(), "it is full");
+        sequence.advance_head();
+        assert!(sequence.is_open());
+    }
+
+    #[test]
     fn an_old_id_is_not_taken_for_a_new_one() {
         let mut sequence = before_the_change(1);
         let mut old = Vec::new();
@@ -167,10 +269,10 @@ mod tests {
             sequence.advance_head();
         }
         // As many requests later as come back to the same places of a block.
-        sequence.head += (2 << BLOCK_BITS) - 40;
-        sequence.tail = sequence.head;
-        sequence.blocks = [next_block(), next_block()];
-        sequence.opened += 1;
+        let mut sequence = at(
+            sequence.head() + (2 << BLOCK_BITS) - 40,
+            sequence.opened + 1,
+        );
         for _ in 0..40 {
             sequence.advance_tail();
             assert!(old.iter().all(|&id| sequence.number(id).is_none()));

@@ -27,7 +27,8 @@ pub(super) struct Ring<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
     /// What request `n` keeps stands at `n` modulo the length, a power of two.
     slots: Box<[Held<T>]>,
-    capacity: usize,
+    /// One less than the length.
+    mask: usize,
     /// The requests that have not been retired.
     order: Sequence,
     /// The requests that were staged: from the first number to before the second.
@@ -35,29 +36,40 @@ pub(super) struct Ring<T: Send + 'static> {
     /// They begin at the tail of the order while a batch is being made, and after it was posted or
     /// dropped there are none. Those of a batch that was forgotten stay until the next one begins.
     staged: (u64, u64),
+    /// Requests that were taken before older ones that are still in flight.
+    gaps: usize,
+    /// Whether usual requests may be posted in the usual way.
+    is_usual: bool,
+    /// Whether staged requests that were not posted were left behind in their slots.
+    is_littered: bool,
 }
 
 impl<T: Send + 'static> fmt::Debug for Ring<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ring")
             .field("queue_pair", &self.queue_pair.number())
-            .field("capacity", &self.capacity)
+            .field("capacity", &self.capacity())
             .field("in_flight", &self.in_flight())
             .finish()
     }
 }
 
 impl<T: Send + 'static> Ring<T> {
-    pub(super) fn new(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
+    pub(super) fn new(queue_pair: Arc<QueuePairHandle>, capacity: u32, is_usual: bool) -> Self {
         let capacity = capacity.min(1 << BLOCK_BITS) as usize;
-        let slots = (0..capacity.next_power_of_two()).map(|_| Held::NOTHING);
-        Self {
+        let length = capacity.next_power_of_two();
+        let mut ring = Self {
             queue_pair,
-            slots: slots.collect(),
-            capacity,
-            order: Sequence::new(),
+            slots: (0..length).map(|_| Held::NOTHING).collect(),
+            mask: length - 1,
+            order: Sequence::new(capacity),
             staged: (0, 0),
-        }
+            gaps: 0,
+            is_usual,
+            is_littered: false,
+        };
+        ring.look_around();
+        ring
     }
 
     #[inline]
@@ -67,7 +79,7 @@ impl<T: Send + 'static> Ring<T> {
 
     #[inline]
     pub(super) fn capacity(&self) -> usize {
-        self.capacity
+        self.order.capacity()
     }
 
     #[inline]
@@ -78,7 +90,33 @@ impl<T: Send + 'static> Ring<T> {
     /// The id of the next request to be posted.
     #[inline]
     pub(super) fn next_id(&self) -> u64 {
-        self.order.id(self.order.tail())
+        self.order.next_id()
+    }
+
+    /// Whether one more can be posted in the usual way, and its slot is empty.
+    #[inline]
+    pub(super) fn is_ready(&self) -> bool {
+        self.order.is_open()
+    }
+
+    /// To be called when what is staged or left behind has changed.
+    fn look_around(&mut self) {
+        let is_clear = !self.is_littered && self.staged() == 0;
+        self.order.close(!self.is_usual || !is_clear);
+    }
+
+    /// Keeps the memory of the next request, which was posted.
+    ///
+    /// # Safety
+    ///
+    /// The ring [is ready](Self::is_ready).
+    #[inline]
+    pub(super) unsafe fn keep_memory(&mut self, memory: T) {
+        let slot = self.slot(self.order.next_id());
+        // SAFETY: there are as many slots as the mask of `slot` leaves numbers. This one is empty:
+        // it is in no use, or the ring would be full, and nothing was left behind in it.
+        unsafe { (&raw mut self.slots.get_unchecked_mut(slot).memory).write(Some(memory)) };
+        self.order.advance_tail();
     }
 
     /// Keeps what the next request, which was posted, needs.
@@ -90,51 +128,93 @@ impl<T: Send + 'static> Ring<T> {
         self.slots[slot] = Held { memory, keep };
     }
 
-    /// The number of the request with this id, if it is one of this queue's and in flight.
+    /// How many requests are completed by the completion with this id: that request and the older
+    /// ones; none if it is not one of this queue's and in flight.
     #[inline]
-    pub(super) fn number(&self, id: u64) -> Option<u64> {
-        self.order.number(id)
-    }
-
-    /// Takes the oldest request's memory, if the request is numbered `last`, which ended so, or lower.
-    #[inline]
-    pub(super) fn retire(&mut self, last: u64, outcome: Outcome) -> Option<T> {
-        while self.order.head() <= last && self.in_flight() > 0 {
-            let (number, slot) = (self.order.head(), self.slot(self.order.head()));
-            self.order.advance_head();
-            let outcome = if number == last {
-                outcome
-            } else {
-                self.slots[slot].keep.inferred(outcome, &self.queue_pair)
-            };
-            if let Some(memory) = self.take_slot(slot, outcome) {
-                return Some(memory);
-            }
+    pub(super) fn completed(&self, id: u64) -> u64 {
+        if id == self.order.oldest_id() {
+            // While nothing is in flight, no completion has this id.
+            return 1;
         }
-        None
+        self.search(id)
     }
 
-    /// Takes the memory of the request numbered `number` alone.
+    #[inline(never)]
+    fn search(&self, id: u64) -> u64 {
+        let number = self.order.number(id);
+        number.map_or(0, |number| number - self.order.head() + 1)
+    }
+
+    /// Takes the memory of the oldest request, of which there is one. `outcome` is that of the last
+    /// request that ends with it.
     #[inline]
-    pub(super) fn take(&mut self, number: u64) -> Option<T> {
-        let memory = self.take_slot(self.slot(number), Outcome::Succeeded);
-        while self.in_flight() > 0 && self.slots[self.slot(self.order.head())].memory.is_none() {
+    pub(super) fn retire(&mut self, outcome: Outcome, is_last: bool) -> Option<T> {
+        let slot = self.slot(self.order.oldest_id());
+        self.order.advance_head();
+        self.take_slot(slot, outcome, is_last)
+    }
+
+    /// Takes the memory of the request with this id alone, if it is one of this queue's and in
+    /// flight.
+    #[inline]
+    pub(super) fn take(&mut self, id: u64) -> Option<T> {
+        let slot = self.slot(id);
+        if id == self.order.oldest_id() && self.gaps == 0 {
             self.order.advance_head();
+        } else if !self.pick(id) {
+            return None;
         }
-        memory
+        self.take_slot(slot, Outcome::Succeeded, true)
+    }
+
+    /// Counts a request as one whose memory is about to be taken, if it is one that is in flight.
+    #[inline(never)]
+    fn pick(&mut self, id: u64) -> bool {
+        let Some(number) = self.order.number(id) else {
+            return false;
+        };
+        if self.slots[self.slot(number)].memory.is_none() {
+            return false;
+        }
+        if number != self.order.head() {
+            self.gaps += 1;
+            return true;
+        }
+        self.order.advance_head();
+        while self.gaps > 0 && self.slots[self.slot(self.order.head())].memory.is_none() {
+            self.order.advance_head();
+            self.gaps -= 1;
+        }
+        true
     }
 
     #[inline]
-    fn take_slot(&mut self, slot: usize, outcome: Outcome) -> Option<T> {
-        let held = &mut self.slots[slot];
-        held.keep.settle(outcome);
+    fn take_slot(&mut self, slot: usize, outcome: Outcome, is_last: bool) -> Option<T> {
+        debug_assert!(slot < self.slots.len());
+        // SAFETY: the slot is a result of `slot`, whose mask leaves as many numbers as there are slots.
+        let held = unsafe { self.slots.get_unchecked_mut(slot) };
+        if !matches!(held.keep, KeepAlive::Nothing) {
+            settle(&mut held.keep, outcome, is_last, &self.queue_pair);
+        }
         held.memory.take()
     }
 
+    /// The slot of the request with this number or this id: they are the same in their low bits.
     #[inline]
     fn slot(&self, number: u64) -> usize {
-        number as usize & (self.slots.len() - 1)
+        number as usize & self.mask
     }
+}
+
+#[cold]
+#[inline(never)]
+fn settle(keep: &mut KeepAlive, last: Outcome, is_last: bool, queue_pair: &QueuePairHandle) {
+    let outcome = if is_last {
+        last
+    } else {
+        keep.inferred(last, queue_pair)
+    };
+    keep.settle(outcome);
 }
 
 /// Requests that are described and not posted.
@@ -148,7 +228,7 @@ impl<T: Send + 'static> Ring<T> {
     /// Whether one more can be staged.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        self.in_flight() + self.staged() < self.capacity
+        self.in_flight() + self.staged() < self.capacity()
     }
 
     /// Gives up what a forgotten batch had staged, before another one begins.
@@ -159,6 +239,7 @@ impl<T: Send + 'static> Ring<T> {
         self.staged = (tail, tail);
         if forgotten.0 < forgotten.1 {
             self.clear(forgotten);
+            self.look_around();
         }
     }
 
@@ -184,6 +265,7 @@ impl<T: Send + 'static> Ring<T> {
     pub(super) fn stage(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.staged.1);
         self.staged.1 += 1;
+        self.order.close(true);
         self.slots[slot] = Held { memory, keep };
     }
 
@@ -194,6 +276,7 @@ impl<T: Send + 'static> Ring<T> {
             self.order.advance_tail();
         }
         self.staged.0 += count as u64;
+        self.look_around();
     }
 
     /// Ends the staging; what was staged is to be taken from its slots.
@@ -201,10 +284,15 @@ impl<T: Send + 'static> Ring<T> {
         let (next, end) = self.staged;
         let tail = self.order.tail();
         self.staged = (tail, tail);
+        let was_littered = self.is_littered;
+        // Until all of it is taken.
+        self.is_littered |= next < end;
+        self.look_around();
         Unstaged {
             ring: self,
             next,
             end,
+            was_littered,
         }
     }
 }
@@ -215,6 +303,8 @@ pub(crate) struct Unstaged<'a, T: Send + 'static> {
     ring: &'a mut Ring<T>,
     next: u64,
     end: u64,
+    /// Whether another one had left something behind.
+    was_littered: bool,
 }
 
 impl<T: Send + 'static> Unstaged<'_, T> {
@@ -223,10 +313,12 @@ impl<T: Send + 'static> Unstaged<'_, T> {
         while self.next < self.end {
             let slot = self.ring.slot(self.next);
             self.next += 1;
-            if let Some(memory) = self.ring.take_slot(slot, Outcome::NotPosted) {
+            if let Some(memory) = self.ring.take_slot(slot, Outcome::NotPosted, true) {
                 return Some(memory);
             }
         }
+        self.ring.is_littered = self.was_littered;
+        self.ring.look_around();
         None
     }
 }

@@ -1,18 +1,18 @@
 //! The send side of a queue pair, for one owner.
 
 use std::fmt;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::sync::Arc;
 
 use ibverbs_sys as sys;
 
 use super::batch::BatchRoom;
 use super::queue_pair::QueuePairHandle;
-use super::request::{describe_inline, describe_send, stack_room};
+use super::request::{Limits, describe_inline, describe_send, describe_usual, stack_room};
 use super::ring::Ring;
 use crate::error::Error;
 use crate::memory::Gather;
-use crate::queue_pair::{InlineData, Outcome, SendRequest};
+use crate::queue_pair::{Description, InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
 
 /// Posts send requests and keeps what they need.
 pub(crate) struct SendRing<T: Send + 'static> {
@@ -20,6 +20,7 @@ pub(crate) struct SendRing<T: Send + 'static> {
     /// Where batches are put together.
     pub(super) room: BatchRoom<sys::ibv_send_wr>,
     signals: Signals,
+    limits: Limits,
 }
 
 impl<T: Send + 'static> fmt::Debug for SendRing<T> {
@@ -65,6 +66,12 @@ impl Signals {
         self.limit = (capacity as u32 / queues.max(1)).saturating_sub(1);
     }
 
+    /// Whether the next request may be unsignaled, if nothing has changed.
+    #[inline]
+    fn may_wait(&self, queue_pair: &QueuePairHandle) -> bool {
+        self.run < self.limit && self.queues == queue_pair.send_queues()
+    }
+
     /// Whether an unsignaled request after `run` others is signaled all the same.
     #[inline]
     fn is_due(&mut self, run: u32, queue_pair: &QueuePairHandle, capacity: usize) -> bool {
@@ -84,10 +91,12 @@ impl<T: Send + 'static> SendRing<T> {
         } else {
             0
         };
-        let ring = Ring::new(queue_pair, capacity);
+        let is_usual = queue_pair.is_usual();
+        let ring = Ring::new(queue_pair, capacity, is_usual);
         Self {
             room: BatchRoom::new(ring.capacity(), sizes.send_elements),
             signals: Signals::new(ring.queue_pair(), ring.capacity()),
+            limits: Limits::of_sends(ring.queue_pair()),
             ring,
         }
     }
@@ -105,20 +114,79 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.in_flight()
     }
 
-    /// The number of the request with this id, if it is one of this queue's and in flight.
+    /// How many requests are completed by the completion with this id: that request and the older
+    /// ones; none if it is not one of this queue's and in flight.
     #[inline]
-    pub(crate) fn number(&self, id: u64) -> Option<u64> {
-        self.ring.number(id)
+    pub(crate) fn completed(&self, id: u64) -> u64 {
+        self.ring.completed(id)
     }
 
-    /// Takes the oldest request's memory, if the request is numbered `last`, which ended so, or lower.
+    /// Takes the memory of the oldest request, of which there is one. `outcome` is that of the last
+    /// request that ends with it.
     #[inline]
-    pub(crate) fn retire(&mut self, last: u64, outcome: Outcome) -> Option<T> {
-        self.ring.retire(last, outcome)
+    pub(crate) fn retire(&mut self, outcome: Outcome, is_last: bool) -> Option<T> {
+        self.ring.retire(outcome, is_last)
     }
 
-    #[inline]
+    /// Posts a request: the usual ones in a way that the compiler makes one piece of code of, with
+    /// the request's description, and the others in [the general way](Self::post_any).
+    #[inline(always)]
     pub(crate) fn post(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
+    where
+        T: Gather,
+    {
+        let (memory, description, keep) = request.into_pieces();
+        let KeepAlive::Nothing = keep else {
+            return self.post_any(SendRequest::from_pieces((memory, description, keep)));
+        };
+        // It has nothing to be dropped, which the compiler does not see.
+        mem::forget(keep);
+        match self.post_usual(memory, &description) {
+            Ok(()) => Ok(()),
+            Err((0, memory)) => {
+                let pieces = (memory, description, KeepAlive::Nothing);
+                self.post_any(SendRequest::from_pieces(pieces))
+            }
+            Err((errno, memory)) => Err(self.refused(errno, memory)),
+        }
+    }
+
+    /// Posts a usual request; else the memory, with the verb's error number, or 0 where it is to be
+    /// posted in the general way.
+    #[inline(always)]
+    fn post_usual(&mut self, memory: T, description: &Description) -> Result<(), (i32, T)>
+    where
+        T: Gather,
+    {
+        let signaled = description.flags.contains(SendFlags::SIGNALED);
+        if !self.ring.is_ready() || !(signaled || self.signals.may_wait(self.ring.queue_pair())) {
+            return Err((0, memory));
+        }
+        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
+        let (limits, id) = (self.limits, self.ring.next_id());
+        if !describe_usual(&mut wr, &mut room, &memory, description, limits, id) {
+            return Err((0, memory));
+        }
+        // SAFETY: it was described, and `room` outlives the call. On success the memory moves into
+        // its slot, where nobody can reach it; it leaves the slot when a completion of this queue
+        // retires it, or with the destroyed queue pair.
+        let errno = unsafe { self.ring.queue_pair().post_usual(wr.as_mut_ptr()) };
+        if errno != 0 {
+            return Err((errno, memory));
+        }
+        self.count(signaled);
+        // SAFETY: it was ready, and nothing was posted since.
+        unsafe { self.ring.keep_memory(memory) };
+        Ok(())
+    }
+
+    #[cold]
+    fn refused(&self, errno: i32, memory: T) -> (Error, T) {
+        (self.ring.queue_pair().post_send_error(errno), memory)
+    }
+
+    #[inline(never)]
+    fn post_any(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
         T: Gather,
     {
@@ -131,9 +199,7 @@ impl<T: Send + 'static> SendRing<T> {
         if let Err(error) = describe_send(&mut wr, &mut room, &request, queue_pair, id) {
             return Err((error, request.into_memory()));
         }
-        // SAFETY: it was described, and `room` outlives the call. On success the memory moves into
-        // its slot, where nobody can reach it; it leaves the slot when a completion of this queue
-        // retires it, or with the destroyed queue pair. The same holds for what keeps alive.
+        // SAFETY: as in `post`. The same holds for what keeps alive.
         match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
             Ok(()) => {
                 self.count(request.is_signaled());

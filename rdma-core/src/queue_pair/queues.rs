@@ -64,7 +64,7 @@ impl<T: Send + 'static> SendQueue<T> {
     /// [`Error::TooManyElements`], [`Error::InvalidArgument`] for a request that no device can carry
     /// out, [`Error::NotWritable`], or the verb's error.
     #[doc(alias = "ibv_post_send")]
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>
     where
         T: Gather,
@@ -133,7 +133,7 @@ impl<T: Send + 'static> SendQueue<T> {
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Retired<'_, T> {
         Retired {
-            last: self.ring.number(completion.id()),
+            left: self.ring.completed(completion.id()),
             outcome: Outcome::of(completion),
             ring: &mut self.ring,
         }
@@ -160,7 +160,8 @@ impl<T: Send + 'static> SendQueue<T> {
 #[derive(Debug)]
 pub struct Retired<'a, T: Send + 'static> {
     ring: &'a mut SendRing<T>,
-    last: Option<u64>,
+    /// How many of the oldest requests are still to be retired.
+    left: u64,
     outcome: Outcome,
 }
 
@@ -169,14 +170,51 @@ impl<T: Send + 'static> Iterator for Retired<'_, T> {
 
     #[inline]
     fn next(&mut self) -> Option<T> {
-        self.ring.retire(self.last?, self.outcome)
+        if self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        match self.ring.retire(self.outcome, self.left == 0) {
+            // Those whose data was copied have none.
+            None => {
+                let memory;
+                (memory, self.left) = skip(self.ring, self.left, self.outcome);
+                memory
+            }
+            memory => memory,
+        }
+    }
+}
+
+/// Retires requests, of which there are `left`, up to one that has memory; that, and how many are
+/// left.
+#[inline(never)]
+fn skip<T: Send + 'static>(
+    ring: &mut SendRing<T>,
+    mut left: u64,
+    outcome: Outcome,
+) -> (Option<T>, u64) {
+    let mut memory = None;
+    while left > 0 && memory.is_none() {
+        left -= 1;
+        memory = ring.retire(outcome, left == 0);
+    }
+    (memory, left)
+}
+
+#[inline(never)]
+fn drain<T: Send + 'static>(ring: &mut SendRing<T>, left: u64, outcome: Outcome) {
+    for left in (0..left).rev() {
+        drop(ring.retire(outcome, left == 0));
     }
 }
 
 impl<T: Send + 'static> Drop for Retired<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        while self.next().is_some() {}
+        if self.left > 0 {
+            drain(self.ring, self.left, self.outcome);
+        }
     }
 }
 
@@ -199,7 +237,7 @@ impl<T: Send + 'static> ReceiveQueue<T> {
     ///
     /// As [`SendQueue::post`].
     #[doc(alias = "ibv_post_recv")]
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, memory: T) -> Result<(), PostError<T>>
     where
         T: Scatter,
@@ -217,6 +255,14 @@ impl<T: Send + 'static> ReceiveQueue<T> {
     /// queue. Its first [`len`](WorkCompletion::len) bytes are the message, if it succeeded.
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Option<T> {
+        if completion.invalidated_key().is_some() {
+            return self.complete_invalidation(completion);
+        }
+        self.ring.complete(completion.id())
+    }
+
+    #[inline(never)]
+    fn complete_invalidation(&mut self, completion: &WorkCompletion) -> Option<T> {
         let memory = self.ring.complete(completion.id())?;
         if let Some(key) = completion.invalidated_key() {
             self.ring.queue_pair().domain().ended_by_peer(key);

@@ -6,7 +6,7 @@ use ibverbs_sys::ibv_send_flags;
 
 use super::SendOperations;
 use crate::address::{AddressHandle, Destination};
-use crate::completion::{WorkCompletion, WorkStatus};
+use crate::completion::WorkCompletion;
 use crate::error::{Error, Result};
 use crate::ffi::{QueuePairHandle, WindowChange};
 use crate::memory::{RemoteMemory, Scatter};
@@ -159,9 +159,9 @@ impl Outcome {
     /// have succeeded, and are taken to have failed.
     #[inline]
     pub(crate) fn of(completion: &WorkCompletion) -> Self {
-        match completion.status() {
-            WorkStatus::Success => Self::Succeeded,
-            _ => Self::Failed,
+        match completion.result() {
+            Ok(()) => Self::Succeeded,
+            Err(_) => Self::Failed,
         }
     }
 }
@@ -379,6 +379,26 @@ impl<T> SendRequest<T> {
     #[inline]
     pub(crate) fn keep(&self) -> &KeepAlive {
         &self.keep
+    }
+
+    /// Takes it apart. What it is made of can be looked at, and moved, one by one.
+    #[inline]
+    pub(crate) fn into_pieces(self) -> (T, Description, KeepAlive) {
+        let description = self.description();
+        (self.memory, description, self.keep)
+    }
+
+    /// Puts it together again.
+    #[inline]
+    pub(crate) fn from_pieces((memory, it, keep): (T, Description, KeepAlive)) -> Self {
+        Self {
+            memory,
+            remote: it.remote,
+            operation: it.operation,
+            flags: it.flags,
+            target: it.target,
+            keep,
+        }
     }
 
     #[inline]

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use ibverbs_sys as sys;
 
 use super::device::{DeviceHandle, device_list};
+use super::lease_registry::Leases;
 use crate::context::Context;
 use crate::error::{Errno, Error, Result};
 
@@ -18,6 +19,7 @@ pub(crate) struct ContextHandle {
     name: String,
     /// What the device can do, which does not change while it is open.
     attributes: OnceLock<sys::ibv_device_attr>,
+    leases: Leases,
 }
 
 // SAFETY: verbs are thread-safe on a context (man page of ibv_open_device and the library's
@@ -50,6 +52,7 @@ impl ContextHandle {
             device: device.clone(),
             name,
             attributes: OnceLock::new(),
+            leases: Leases::default(),
         })
     }
 
@@ -82,6 +85,7 @@ impl ContextHandle {
             device: device.clone(),
             name: device.name(),
             attributes: OnceLock::new(),
+            leases: Leases::default(),
         })
     }
 
@@ -91,6 +95,11 @@ impl ContextHandle {
 
     pub(crate) fn device(&self) -> &DeviceHandle {
         &self.device
+    }
+
+    /// The leases of memory by windows of its protection domains.
+    pub(super) fn leases(&self) -> &Leases {
+        &self.leases
     }
 
     /// The device's name.

@@ -111,14 +111,18 @@ impl Lease {
 
     fn share(self) -> Arc<Self> {
         let lease = Arc::new(self);
-        lease.window.domain().leases().add(&lease);
+        lease.window.domain().context().leases().add(&lease);
         lease
     }
 
     /// Sees to it that nothing a peer did or does counts any more.
     fn retire(&self) {
         let doubtful = (self.phase() != Phase::Free).then(|| self.key());
-        self.window.domain().leases().remove(self.index, doubtful);
+        self.window
+            .domain()
+            .context()
+            .leases()
+            .remove(self.index, doubtful);
     }
 
     pub(super) fn index(&self) -> u32 {
@@ -381,6 +385,7 @@ mod tests {
 
     use super::*;
     use crate::context::Context;
+    use crate::ffi::ProtectionDomainHandle;
     use crate::memory::Buffer;
 
     /// A lease of which nothing is posted; requests are said to have ended.
@@ -407,7 +412,7 @@ mod tests {
         let domain = Arc::clone(lease.window.domain());
         let key = bind(&lease);
         // As if a lease before this one had ended with the same key in doubt.
-        domain.leases().remove(lease.index(), Some(key));
+        domain.context().leases().remove(lease.index(), Some(key));
         domain.ended_by_peer(key);
         assert_eq!(lease.phase(), Phase::Bound, "that was the lease before");
         domain.ended_by_peer(key ^ 1);
@@ -423,8 +428,8 @@ mod tests {
         let lease = lease();
         let domain = Arc::clone(lease.window.domain());
         let key = bind(&lease);
-        domain.leases().remove(lease.index(), Some(key));
-        domain.leases().remove(lease.index(), Some(key));
+        domain.context().leases().remove(lease.index(), Some(key));
+        domain.context().leases().remove(lease.index(), Some(key));
         domain.ended_by_peer(key);
         domain.ended_by_peer(key);
         assert_eq!(lease.phase(), Phase::Bound, "those were leases before");
@@ -438,9 +443,24 @@ mod tests {
         let domain = Arc::clone(lease.window.domain());
         let key = bind(&lease);
         lease.revoke().unwrap();
-        assert_eq!(domain.leases().doubts(key), 1);
+        assert_eq!(domain.context().leases().doubts(key), 1);
         domain.ended_by_peer(key);
-        assert_eq!(domain.leases().doubts(key), 0);
+        assert_eq!(domain.context().leases().doubts(key), 0);
+    }
+
+    /// A shared receive queue may be of another domain than the queue pair that takes from it.
+    #[test]
+    fn a_key_is_in_doubt_in_every_domain_of_its_context() {
+        let lease = lease();
+        let context = Arc::clone(lease.window.domain().context());
+        let other = ProtectionDomainHandle::allocate(context).unwrap();
+        let key = bind(&lease);
+        other.ended_by_peer(key);
+        assert_eq!(lease.phase(), Phase::Free);
+        let key = bind(&lease);
+        lease.revoke().unwrap();
+        other.ended_by_peer(key);
+        assert_eq!(other.context().leases().doubts(key), 0);
     }
 
     #[test]

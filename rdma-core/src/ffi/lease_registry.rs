@@ -1,4 +1,4 @@
-//! Which leases of a protection domain a peer's message can end.
+//! Which leases of a context a peer's message can end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -7,7 +7,10 @@ use parking_lot::Mutex;
 
 use super::lease::{Lease, index_of};
 
-/// The leases of a protection domain, by the part of their windows' keys that does not vary.
+/// The leases of a context, by the part of their windows' keys that does not vary.
+///
+/// Not those of a protection domain: a message ends leases of its queue pair's domain, and its receive
+/// may be of a shared queue of another one.
 ///
 /// A completion that tells of an invalidated key can be shown late, when the device has given the
 /// key to another window. So keys of leases that ended in another way, while a peer may have ended

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use ibverbs_sys as sys;
 
 use super::context::{ContextHandle, positive};
-use super::lease_registry::Leases;
 use crate::error::{Errno, Error, Result};
 
 /// Owner of an `ibv_pd`.
@@ -16,7 +15,6 @@ pub(crate) struct ProtectionDomainHandle {
     context: Arc<ContextHandle>,
     /// What a parent domain is made of, and outlived by.
     parts: Option<Parts>,
-    leases: Leases,
 }
 
 /// The protection domain that a parent domain stands for, and the thread domain that it adds.
@@ -53,7 +51,6 @@ impl ProtectionDomainHandle {
             raw,
             context,
             parts: None,
-            leases: Leases::default(),
         }
     }
 
@@ -86,7 +83,6 @@ impl ProtectionDomainHandle {
             raw,
             context,
             parts: Some(parts),
-            leases: Leases::default(),
         })
     }
 
@@ -109,15 +105,10 @@ impl ProtectionDomainHandle {
     }
 
     /// Says that a message of a peer, whose receive was in flight until now, has ended the access
-    /// that a key of this domain gave.
+    /// that a key gave: of this domain, or of that of a queue pair which takes its receives here.
     #[cold]
     pub(crate) fn ended_by_peer(&self, key: u32) {
-        self.leases().ended_by_peer(key);
-    }
-
-    /// The leases of memory of this domain.
-    pub(super) fn leases(&self) -> &Leases {
-        &self.innermost().leases
+        self.context.leases().ended_by_peer(key);
     }
 
     /// The protection domain itself, of a parent domain that which it stands for.

@@ -5,6 +5,9 @@ mod common;
 #[path = "../examples/devices.rs"]
 #[allow(dead_code, reason = "its main is not called")]
 mod devices;
+#[path = "../examples/doorbell_batching.rs"]
+#[allow(dead_code, reason = "its main is not called")]
+mod doorbell_batching;
 #[path = "../examples/extended_cq.rs"]
 #[allow(dead_code, reason = "its main is not called")]
 mod extended_cq;
@@ -51,4 +54,13 @@ fn messages_are_told_with_the_time_that_the_device_knows() {
     }
     assert_eq!(messages.len(), 4);
     assert!(messages.is_sorted_by_key(|message| message.tick));
+}
+
+#[test]
+fn batches_write_what_single_requests_do() {
+    let outcome = doorbell_batching::compare(1000).unwrap();
+    println!("{}", outcome.described());
+    assert_eq!(outcome.requests, 1024);
+    let expected: Vec<u8> = (1..=32_u8).flat_map(|piece| [piece; 64]).collect();
+    assert!(outcome.written.iter().all(|written| *written == expected));
 }

@@ -238,7 +238,10 @@ impl<T: Send + 'static> Ring<T> {
         let tail = self.order.tail();
         self.staged = (tail, tail);
         if forgotten.0 < forgotten.1 {
+            // Until all of it is dropped: a drop may panic.
+            let was_littered = std::mem::replace(&mut self.is_littered, true);
             self.clear(forgotten);
+            self.is_littered = was_littered;
             self.look_around();
         }
     }
@@ -329,5 +332,40 @@ impl<T: Send + 'static> Drop for Ring<T> {
             self.queue_pair
                 .abandon(Box::new(std::mem::take(&mut self.slots)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::context::Context;
+
+    /// What panics when it is dropped, if it says so.
+    struct Memory(bool);
+
+    impl Drop for Memory {
+        fn drop(&mut self) {
+            assert!(!self.0, "dropped");
+        }
+    }
+
+    #[test]
+    fn what_a_panic_left_behind_is_not_taken_for_an_empty_slot() {
+        let domain = Context::open("softroce0").unwrap().protection_domain();
+        let prepared = domain.unwrap().queue_pair().build().unwrap();
+        let handle = prepared.manual().into_parts().handle;
+        let mut ring = Ring::new(handle, 4, true);
+        ring.begin_staging();
+        ring.stage(Some(Memory(true)), KeepAlive::Nothing);
+        ring.stage(Some(Memory(false)), KeepAlive::Nothing);
+        // The batch is forgotten, and another one begins.
+        catch_unwind(AssertUnwindSafe(|| ring.begin_staging())).unwrap_err();
+        assert_eq!(ring.staged(), 0);
+        ring.launch_staged(0);
+        assert!(!ring.is_ready());
+        ring.keep(Some(Memory(false)), KeepAlive::Nothing);
+        assert!(ring.take(ring.order.oldest_id()).is_some());
     }
 }

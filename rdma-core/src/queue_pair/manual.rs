@@ -45,7 +45,7 @@ impl ManualQueuePair {
         Self { parts }
     }
 
-    pub(super) fn into_parts(self) -> Parts {
+    pub(crate) fn into_parts(self) -> Parts {
         self.parts
     }
 

@@ -304,3 +304,19 @@ fn requests_use_the_address_that_the_registration_says() {
     let (_, part) = buffer.split_at(100);
     drop(there_and_back(&domain, part));
 }
+
+#[test]
+fn huge_pages_are_larger_than_others() {
+    for huge_pages in [HugePages::Prefer, HugePages::Require] {
+        for size in [1, 4096] {
+            let memory = HostMemory::builder(8).huge_pages(huge_pages);
+            let refused = memory.huge_page_size(size).build().unwrap_err();
+            assert!(
+                matches!(refused, Error::InvalidArgument { .. }),
+                "{refused}"
+            );
+        }
+    }
+    let memory = HostMemory::builder(8).huge_page_size(1).build().unwrap();
+    assert_eq!(memory.pages(), Pages::Ordinary);
+}

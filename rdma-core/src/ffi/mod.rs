@@ -69,7 +69,7 @@ pub(crate) use address_handle::{
     AddressHandleOwner, megabits_of_rate, rate_of_megabits, vector_of_completion,
 };
 pub(crate) use advice::advise;
-pub(crate) use allocation::Allocation;
+pub(crate) use allocation::{Allocation, PAGE};
 pub(crate) use borrowed::{Borrowed, BorrowedMut};
 pub(crate) use channel::ChannelHandle;
 pub(crate) use completion_queue::CompletionQueueHandle;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use crate::error::{Error, Result};
-use crate::ffi::Allocation;
+use crate::ffi::{Allocation, PAGE};
 
 /// The size of a huge page, where the program names none: that of x86-64, and the usual one of aarch64.
 const HUGE_PAGE: usize = 2 << 20;
@@ -159,8 +159,8 @@ impl HostMemoryBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for 0 bytes, or an alignment or huge page size that is no power of
-    /// two; what the system says, most often that there are no huge pages where they are required.
+    /// [`Error::InvalidArgument`] for 0 bytes, an alignment or huge page size that is no power of two,
+    /// or a huge page size of no huge page; what the system says, most often that there are no huge pages where they are required.
     pub fn build(self) -> Result<HostMemory> {
         for (what, size) in [
             ("alignment", self.align),
@@ -169,6 +169,11 @@ impl HostMemoryBuilder {
             if !size.is_power_of_two() {
                 return Err(Error::invalid(what, format!("{size} is no power of two")));
             }
+        }
+        if self.huge_pages != HugePages::No && self.huge_page_size <= PAGE {
+            // The kernel would take the size of its choice, and unmap no part of such a page.
+            let reason = format!("{} is that of no huge page", self.huge_page_size);
+            return Err(Error::invalid("huge page size", reason));
         }
         let mut memory = self.allocate()?;
         if let Some(reason) = &memory.fallback {

@@ -167,7 +167,8 @@ impl Local {
             .prepared
             .connect(&remote.endpoint, &place.settings.options)
             .map_err(|error| match error {
-                rdma_core::Error::Verb { .. } => {
+                // What the device says of it, not what this end got wrong.
+                error if error.errno().is_some() => {
                     refused(peer, format!("its queue pair cannot be reached: {error}"))
                 }
                 error => error.into(),

@@ -26,6 +26,7 @@ fn main() -> Result {
         .nth(1)
         .map_or(Ok(50_000), |it| it.parse())?;
     let outcome = compare(count)?;
+    assert_eq!(outcome.written[0], outcome.written[1]);
     println!("{}", outcome.described());
     Ok(())
 }

@@ -237,3 +237,38 @@ fn receives_posted_before_connecting_take_messages() {
     let (_, memory) = receive(&right, &mut receives);
     assert_eq!(memory[..], bytes(8, 4));
 }
+
+#[test]
+fn receives_are_completed_in_any_order() {
+    let pair = Pair::with(
+        |builder| builder.receive_requests(5),
+        &ConnectOptions::default(),
+    );
+    let mut sends = pair.left.send_queue();
+    let mut receives = pair.right.receive_queue();
+    let orders: [&[usize]; 6] = [
+        &[0, 1, 2, 3],
+        &[3, 2, 1, 0],
+        &[1, 0, 3, 2],
+        &[2, 0, 1, 3],
+        &[1, 3, 0, 2],
+        &[0, 2, 1, 3],
+    ];
+    for (round, order) in orders.iter().cycle().take(60).enumerate() {
+        let seed = |index: usize| (round * 4 + index) as u8;
+        let completions: Vec<_> = (0..4)
+            .map(|index| {
+                receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+                let message = pattern(&pair.domain, 8, seed(index));
+                carry_out(&pair.left, &mut sends, SendRequest::send(message));
+                succeed(pair.right.receive_completions())
+            })
+            .collect();
+        for &index in *order {
+            let memory = receives.complete(&completions[index]).unwrap();
+            assert_eq!(memory[..], bytes(8, seed(index)));
+            assert!(receives.complete(&completions[index]).is_none(), "once");
+        }
+        assert_eq!(receives.in_flight(), 0);
+    }
+}

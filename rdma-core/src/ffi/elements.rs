@@ -55,6 +55,10 @@ pub(crate) struct ElementList {
     len: usize,
     /// How many bytes they have together.
     bytes: u64,
+    /// Whether no element may be empty, or longer than a message: then it [does not fit](Self::fits).
+    is_strict: bool,
+    /// Not 0 if there is such an element.
+    odd: u64,
     /// Whether this process can read them where the elements say.
     is_mapped: bool,
     /// Whether the device may write to all of them.
@@ -75,26 +79,34 @@ impl ElementList {
         room: &mut [MaybeUninit<sys::ibv_sge>],
         context: Option<&ContextHandle>,
     ) -> Self {
-        // SAFETY: as the caller promises.
-        unsafe { Self::over_for(room, context.map_or(0, place)) }
-    }
-
-    /// [`Self::over`] with the context by [its place](place), or 0.
-    ///
-    /// # Safety
-    ///
-    /// As [`Self::over`].
-    #[inline]
-    pub(super) unsafe fn over_for(room: &mut [MaybeUninit<sys::ibv_sge>], context: usize) -> Self {
         Self {
             capacity: room.len(),
             room: NonNull::from(room).cast(),
             len: 0,
             bytes: 0,
+            is_strict: false,
+            odd: 0,
             is_mapped: true,
             is_writable: true,
-            context,
+            context: context.map_or(0, place),
             is_foreign: false,
+        }
+    }
+
+    /// An empty list of usual elements, to be asked whether it [fits](Self::fits); of the context at
+    /// [this place](place).
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::over`].
+    #[inline]
+    pub(super) unsafe fn of_usual(room: &mut [MaybeUninit<sys::ibv_sge>], context: usize) -> Self {
+        // SAFETY: as the caller promises.
+        let list = unsafe { Self::over(room, None) };
+        Self {
+            context,
+            is_strict: true,
+            ..list
         }
     }
 
@@ -131,8 +143,10 @@ impl ElementList {
     /// What is copied from the address, or has a key of the right context.
     #[inline]
     pub(crate) fn push_bytes(&mut self, address: u64, len: usize, lkey: u32) {
-        self.bytes = self.bytes.saturating_add(len as u64);
-        if len == 0 {
+        if self.is_strict {
+            // 0 for a length from 1 to that of the longest message.
+            self.odd |= (len as u64).wrapping_sub(1) / MAX_MESSAGE;
+        } else if len == 0 {
             // To devices of several vendors an element of no bytes is one of 2^31.
             return;
         }
@@ -147,6 +161,7 @@ impl ElementList {
             unsafe { self.room.add(self.len).write(element) };
         }
         self.len += 1;
+        self.bytes = self.bytes.saturating_add(len as u64);
     }
 
     #[inline]
@@ -164,10 +179,12 @@ impl ElementList {
         self.bytes
     }
 
-    /// Whether [`Self::checked`] finds nothing to refuse, by a limit that is not above the capacity.
+    /// Whether the device can take it as it is. The limit is at least 1, and not above the capacity.
     #[inline]
     pub(super) fn fits(&self, limit: usize) -> bool {
-        !(self.is_foreign && self.context != 0) && self.len <= limit && self.bytes <= MAX_MESSAGE
+        debug_assert!(self.is_strict);
+        let is_usual = self.odd == 0 && !self.is_foreign;
+        is_usual && (self.len <= 1 || (self.len <= limit && self.bytes <= MAX_MESSAGE))
     }
 
     /// Checks that the device can take it, with the number of elements that the queue pair has.

@@ -153,10 +153,13 @@ impl QueuePairHandle {
         self.kind
     }
 
-    /// Whether it is a reliable connection that is posted to by `ibv_post_send`.
+    /// Whether it is a reliable connection that is posted to by `ibv_post_send`, with at least one
+    /// element.
     #[inline]
     pub(super) fn is_usual(&self) -> bool {
-        self.kind == Transport::ReliableConnected && self.extended.is_none()
+        self.kind == Transport::ReliableConnected
+            && self.extended.is_none()
+            && self.sizes.send_elements > 0
     }
 
     /// How many requests were asked for, and what else of them was granted.

@@ -34,7 +34,7 @@ impl<T: Send + 'static> ReceiveRing<T> {
             Some(_) => 0,
             None => sizes.receive_requests,
         };
-        let ring = Ring::new(queue_pair, capacity, true);
+        let ring = Ring::new(queue_pair, capacity, sizes.receive_elements > 0);
         Self {
             room: BatchRoom::new(ring.capacity(), sizes.receive_elements),
             limits: Limits::of_receives(ring.queue_pair()),

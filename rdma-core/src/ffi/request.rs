@@ -94,11 +94,8 @@ pub(super) fn describe_usual<T: Gather>(
     wr_id: u64,
 ) -> bool {
     // SAFETY: nothing else uses the room until the list is described.
-    let mut list = unsafe { ElementList::over_for(room, limits.context) };
+    let mut list = unsafe { ElementList::of_usual(room, limits.context) };
     memory.gather(&mut Elements::new(&mut list));
-    if !list.fits(limits.elements) || request.target != Target::Peer {
-        return false;
-    }
     let is_inline = request.flags.contains(SendFlags::INLINE);
     let is_usual = match request.operation {
         Operation::Send { .. } | Operation::Write { .. } => {
@@ -114,6 +111,7 @@ pub(super) fn describe_usual<T: Gather>(
         }
         _ => false,
     };
+    let is_usual = is_usual && request.target == Target::Peer && list.fits(limits.elements);
     if is_usual {
         write_usual(wr, &list, request, wr_id);
     }
@@ -139,11 +137,11 @@ fn write_usual(
         }
         Operation::Read => op::IBV_WR_RDMA_READ,
         Operation::CompareAndSwap { expected, desired } => {
-            operands = Some((expected, desired));
+            operands = Some((expected, Some(desired)));
             op::IBV_WR_ATOMIC_CMP_AND_SWP
         }
         Operation::FetchAndAdd { add } => {
-            operands = Some((add, 0));
+            operands = Some((add, None));
             op::IBV_WR_ATOMIC_FETCH_AND_ADD
         }
         Operation::Send {
@@ -169,7 +167,9 @@ fn write_usual(
                 (&raw mut (*wr).wr.atomic.remote_addr).write(remote.address);
                 (&raw mut (*wr).wr.atomic.rkey).write(remote.rkey);
                 (&raw mut (*wr).wr.atomic.compare_add).write(compare_add);
-                (&raw mut (*wr).wr.atomic.swap).write(swap);
+                if let Some(swap) = swap {
+                    (&raw mut (*wr).wr.atomic.swap).write(swap);
+                }
             }
             None if matches!(request.operation, Operation::Send { .. }) => {}
             None => {
@@ -520,7 +520,7 @@ pub(super) fn scatter_usual<T: Scatter>(
     limits: Limits,
 ) -> Option<usize> {
     // SAFETY: nothing else uses the room until the list is dropped.
-    let mut list = unsafe { ElementList::over_for(room, limits.context) };
+    let mut list = unsafe { ElementList::of_usual(room, limits.context) };
     let is_writable = memory.scatter(&mut Elements::new(&mut list)).is_ok();
     (is_writable && list.fits(limits.elements)).then_some(list.len())
 }

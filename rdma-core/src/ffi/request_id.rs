@@ -27,7 +27,8 @@ pub(super) fn next_block() -> u64 {
 pub(super) struct Sequence {
     /// How many more can be outstanding; [`CLOSED`] less while it is closed.
     room: i64,
-    /// The id of the oldest outstanding request; of the next one, when there is none.
+    /// The id of the oldest outstanding request; of the next one, when there is none. With [`MARK`]
+    /// while it is marked.
     head_id: u64,
     /// The id of the next request.
     tail_id: u64,
@@ -40,6 +41,9 @@ pub(super) struct Sequence {
     /// How many can be outstanding.
     capacity: usize,
 }
+
+/// A bit that no id has.
+const MARK: u64 = 1 << 63;
 
 /// More room than any sequence has.
 const CLOSED: i64 = 1 << 32;
@@ -77,6 +81,11 @@ impl Sequence {
             (true, false) => self.room += CLOSED,
             _ => {}
         }
+    }
+
+    /// Lets [`Self::oldest_id`] be none that a request has until further notice, or no longer.
+    pub(super) fn mark(&mut self, marked: bool) {
+        self.head_id = self.head_id & !MARK | if marked { MARK } else { 0 };
     }
 
     /// The number of the oldest outstanding request; of the next one, when there is none.
@@ -154,7 +163,7 @@ impl Sequence {
     #[cold]
     #[inline(never)]
     fn change_block_of_head(&mut self) {
-        self.head_id = self.id(self.head());
+        self.head_id = self.id(self.head()) | self.head_id & MARK;
     }
 
     /// Makes sure that the request with this number, less than 2^[`BLOCK_BITS`] after the oldest

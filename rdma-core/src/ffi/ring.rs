@@ -25,9 +25,10 @@ impl<T> Held<T> {
 /// Behind the requests in flight stand those that are staged: described, not posted yet.
 pub(super) struct Ring<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
-    /// What request `n` keeps stands at `n` modulo the length, a power of two.
+    /// What request `n` keeps stands at `n` modulo a power of two. Behind these is a slot that is
+    /// always empty.
     slots: Box<[Held<T>]>,
-    /// One less than the length.
+    /// One less than that power of two.
     mask: usize,
     /// The requests that have not been retired.
     order: Sequence,
@@ -60,7 +61,7 @@ impl<T: Send + 'static> Ring<T> {
         let length = capacity.next_power_of_two();
         let mut ring = Self {
             queue_pair,
-            slots: (0..length).map(|_| Held::NOTHING).collect(),
+            slots: (0..=length).map(|_| Held::NOTHING).collect(),
             mask: length - 1,
             order: Sequence::new(capacity),
             staged: (0, 0),
@@ -146,55 +147,62 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     /// Takes the memory of the oldest request, of which there is one. `outcome` is that of the last
-    /// request that ends with it.
+    /// request that ends with it, behind so many others.
     #[inline]
-    pub(super) fn retire(&mut self, outcome: Outcome, is_last: bool) -> Option<T> {
+    pub(super) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
         let slot = self.slot(self.order.oldest_id());
         self.order.advance_head();
-        self.take_slot(slot, outcome, is_last)
+        self.take_slot(slot, outcome, left)
     }
 
     /// Takes the memory of the request with this id alone, if it is one of this queue's and in
     /// flight.
     #[inline]
     pub(super) fn take(&mut self, id: u64) -> Option<T> {
-        let slot = self.slot(id);
-        if id == self.order.oldest_id() && self.gaps == 0 {
+        let slot = if id == self.order.oldest_id() {
             self.order.advance_head();
-        } else if !self.pick(id) {
-            return None;
-        }
-        self.take_slot(slot, Outcome::Succeeded, true)
+            self.slot(id)
+        } else {
+            self.pick(id)
+        };
+        self.take_slot(slot, Outcome::Succeeded, 0)
     }
 
-    /// Counts a request as one whose memory is about to be taken, if it is one that is in flight.
+    /// The slot of a request whose memory is about to be taken, which need not be the oldest; the one
+    /// that is always empty, if it is none that is in flight.
+    ///
+    /// As long as there are gaps the sequence is marked, so that all requests come here.
     #[inline(never)]
-    fn pick(&mut self, id: u64) -> bool {
+    fn pick(&mut self, id: u64) -> usize {
+        let nowhere = self.mask + 1;
         let Some(number) = self.order.number(id) else {
-            return false;
+            return nowhere;
         };
-        if self.slots[self.slot(number)].memory.is_none() {
-            return false;
+        let slot = self.slot(number);
+        if self.slots[slot].memory.is_none() {
+            return nowhere;
         }
-        if number != self.order.head() {
-            self.gaps += 1;
-            return true;
-        }
-        self.order.advance_head();
-        while self.gaps > 0 && self.slots[self.slot(self.order.head())].memory.is_none() {
+        if number == self.order.head() {
             self.order.advance_head();
-            self.gaps -= 1;
+            while self.gaps > 0 && self.slots[self.slot(self.order.head())].memory.is_none() {
+                self.order.advance_head();
+                self.gaps -= 1;
+            }
+        } else {
+            self.gaps += 1;
         }
-        true
+        self.order.mark(self.gaps > 0);
+        slot
     }
 
     #[inline]
-    fn take_slot(&mut self, slot: usize, outcome: Outcome, is_last: bool) -> Option<T> {
+    fn take_slot(&mut self, slot: usize, outcome: Outcome, left: u64) -> Option<T> {
         debug_assert!(slot < self.slots.len());
-        // SAFETY: the slot is a result of `slot`, whose mask leaves as many numbers as there are slots.
+        // SAFETY: the slot is a result of `slot`, whose mask leaves fewer numbers than there are slots,
+        // or the last one.
         let held = unsafe { self.slots.get_unchecked_mut(slot) };
         if !matches!(held.keep, KeepAlive::Nothing) {
-            settle(&mut held.keep, outcome, is_last, &self.queue_pair);
+            settle(&mut held.keep, outcome, left, &self.queue_pair);
         }
         held.memory.take()
     }
@@ -208,8 +216,8 @@ impl<T: Send + 'static> Ring<T> {
 
 #[cold]
 #[inline(never)]
-fn settle(keep: &mut KeepAlive, last: Outcome, is_last: bool, queue_pair: &QueuePairHandle) {
-    let outcome = if is_last {
+fn settle(keep: &mut KeepAlive, last: Outcome, left: u64, queue_pair: &QueuePairHandle) {
+    let outcome = if left == 0 {
         last
     } else {
         keep.inferred(last, queue_pair)
@@ -316,7 +324,7 @@ impl<T: Send + 'static> Unstaged<'_, T> {
         while self.next < self.end {
             let slot = self.ring.slot(self.next);
             self.next += 1;
-            if let Some(memory) = self.ring.take_slot(slot, Outcome::NotPosted, true) {
+            if let Some(memory) = self.ring.take_slot(slot, Outcome::NotPosted, 0) {
                 return Some(memory);
             }
         }

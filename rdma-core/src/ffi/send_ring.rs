@@ -122,10 +122,10 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// Takes the memory of the oldest request, of which there is one. `outcome` is that of the last
-    /// request that ends with it.
+    /// request that ends with it, behind so many others.
     #[inline]
-    pub(crate) fn retire(&mut self, outcome: Outcome, is_last: bool) -> Option<T> {
-        self.ring.retire(outcome, is_last)
+    pub(crate) fn retire(&mut self, outcome: Outcome, left: u64) -> Option<T> {
+        self.ring.retire(outcome, left)
     }
 
     /// Posts a request: the usual ones in a way that the compiler makes one piece of code of, with

@@ -174,7 +174,7 @@ impl<T: Send + 'static> Iterator for Retired<'_, T> {
             return None;
         }
         self.left -= 1;
-        match self.ring.retire(self.outcome, self.left == 0) {
+        match self.ring.retire(self.outcome, self.left) {
             // Those whose data was copied have none.
             None => {
                 let memory;
@@ -197,7 +197,7 @@ fn skip<T: Send + 'static>(
     let mut memory = None;
     while left > 0 && memory.is_none() {
         left -= 1;
-        memory = ring.retire(outcome, left == 0);
+        memory = ring.retire(outcome, left);
     }
     (memory, left)
 }
@@ -205,7 +205,7 @@ fn skip<T: Send + 'static>(
 #[inline(never)]
 fn drain<T: Send + 'static>(ring: &mut SendRing<T>, left: u64, outcome: Outcome) {
     for left in (0..left).rev() {
-        drop(ring.retire(outcome, left == 0));
+        drop(ring.retire(outcome, left));
     }
 }
 

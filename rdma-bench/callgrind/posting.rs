@@ -3,19 +3,18 @@
 //! instructions of both.
 //!
 //! ```text
-//! posting send|write|read|atomic|idle COUNT [owned|concurrent]
+//! posting send|write|read|atomic|idle COUNT [owned|raw|concurrent]
 //! ```
-
-#![forbid(unsafe_code)]
 
 use std::env;
 use std::error::Error;
+use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 
 use rdma_core::{
     AccessFlags, Buffer, CompletionQueue, ConcurrentReceiveQueue, ConcurrentSendQueue,
-    ConnectOptions, Context, ProtectionDomain, QueuePair, ReceiveQueue, RemoteMemory, SendQueue,
-    SendRequest, WorkCompletion,
+    ConnectOptions, Context, ProtectionDomain, QueuePair, RawElements, RawSendRequest,
+    ReceiveQueue, RemoteMemory, SendQueue, SendRequest, WorkCompletion, raw_receive_request,
 };
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
@@ -66,6 +65,7 @@ fn main() -> ExitCode {
                 let receives = other.concurrent_receive_queue();
                 run(&ends, Concurrent { sends, receives }, operation, count)
             }
+            "raw" => raw(&ends, operation, count),
             _ => Err(format!("no way to post is called {way}").into()),
         }
     });
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: posting send|write|read|atomic|idle COUNT [owned|concurrent]");
+    eprintln!("usage: posting send|write|read|atomic|idle COUNT [owned|raw|concurrent]");
     ExitCode::from(2)
 }
 
@@ -140,6 +140,7 @@ fn wait<'r>(
     Ok(&room[0])
 }
 
+#[inline(never)]
 fn poll_in_vain(queue: &CompletionQueue, count: usize) -> Result {
     let mut room = [WorkCompletion::default()];
     for _ in 0..count {
@@ -223,6 +224,7 @@ impl Way for Concurrent {
 }
 
 /// Messages, each of which takes a receive of the other end.
+#[inline(never)]
 fn messages(ends: &Ends, mut way: impl Way, count: usize) -> Result {
     let Ends { domain, one, other } = ends;
     let (here, there) = (one.send_completions(), other.receive_completions());
@@ -242,6 +244,7 @@ fn messages(ends: &Ends, mut way: impl Way, count: usize) -> Result {
 }
 
 /// Requests of which the other end's program knows nothing.
+#[inline(never)]
 fn one_sided(
     ends: &Ends,
     mut way: impl Way,
@@ -261,6 +264,55 @@ fn one_sided(
         let completion = wait(completions, &mut room)?;
         completion.result()?;
         memory = way.sent(completion).ok_or_else(foreign)?;
+    }
+    Ok(())
+}
+
+/// By the C structs, with the memory and the ids in this function's care.
+#[inline(never)]
+fn raw(ends: &Ends, operation: Operation, count: usize) -> Result {
+    let Ends { domain, one, other } = ends;
+    if operation == Operation::Idle {
+        return poll_in_vain(one.send_completions(), count);
+    }
+    let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+    let target = domain.allocate(SIZE)?.expose(access);
+    let target = target.map_err(|(_, error)| error)?;
+    let remote = target.remote();
+    // Never freed: where the loop ends by a failure, requests may be in flight.
+    let message = ManuallyDrop::new(domain.allocate(SIZE)?);
+    let space = ManuallyDrop::new(domain.allocate(SIZE)?);
+    let (from, to) = (RawElements::of(&*message)?, RawElements::of(&*space)?);
+    let mut room = [WorkCompletion::default()];
+    for id in 0..count as u64 {
+        if operation == Operation::Send {
+            let mut receive = raw_receive_request(id, &to);
+            // SAFETY: the list is one request, whose element is there; the memory is neither touched nor
+            // freed; no id is one of a queue's.
+            unsafe { other.post_receive_raw(&mut receive)? };
+        }
+        let mut send = match operation {
+            Operation::Send | Operation::Idle => RawSendRequest::send(&from),
+            Operation::Write => RawSendRequest::write(&from, remote),
+            Operation::Read => RawSendRequest::read(&from, remote),
+            Operation::Atomic => RawSendRequest::fetch_and_add(&from, remote, 1),
+        }
+        .id(id)
+        .signaled();
+        // SAFETY: as above.
+        unsafe { one.post_send_raw(send.as_raw())? };
+        let sent = wait(one.send_completions(), &mut room)?;
+        sent.result()?;
+        if sent.id() != id {
+            return Err(foreign());
+        }
+        if operation == Operation::Send {
+            let received = wait(other.receive_completions(), &mut room)?;
+            received.result()?;
+            if received.id() != id {
+                return Err(foreign());
+            }
+        }
     }
     Ok(())
 }

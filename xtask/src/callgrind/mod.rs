@@ -60,7 +60,7 @@ const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("
 const IDLE: &str = "idle";
 
 /// How rdma-core posts, and whether there is a goal for it.
-const WAYS: [(&str, bool); 2] = [("owned", true), ("concurrent", false)];
+const WAYS: [(&str, bool); 3] = [("owned", true), ("raw", true), ("concurrent", false)];
 
 /// What a request costs.
 #[derive(Clone, Debug, Default)]

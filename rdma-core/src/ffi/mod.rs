@@ -56,6 +56,7 @@ mod shared;
 mod shared_receive_batch;
 mod shared_receive_queue;
 mod shared_receive_slots;
+mod slot_sync;
 mod slot_table;
 mod slots_batch;
 mod span;

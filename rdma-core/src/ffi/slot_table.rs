@@ -1,12 +1,10 @@
 //! A table of slots that many threads use, without a lock.
 
-use std::cell::UnsafeCell;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use crossbeam_queue::ArrayQueue;
+use std::sync::atomic::Ordering;
 
 use super::request_id::{BLOCK_BITS, next_block};
+use super::slot_sync::{AtomicU64, FreeList, SharedCell};
 
 /// How many low bits of an id are its slot; the rest is the serial number of the slot's use.
 const INDEX_BITS: u32 = 16;
@@ -31,13 +29,13 @@ const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 /// "reserved", by whoever has the [`Reserved`] of that use of the slot, and "completing", by the one
 /// thread whose compare-and-swap made the step into it.
 pub(super) struct SlotTable<T> {
-    free: ArrayQueue<u32>,
+    free: FreeList,
     slots: Box<[Slot<T>]>,
 }
 
 struct Slot<T> {
     word: AtomicU64,
-    memory: UnsafeCell<Option<T>>,
+    memory: SharedCell<Option<T>>,
 }
 
 // SAFETY: the memory in a slot is touched by one thread at a time, as the states say; it moves
@@ -88,15 +86,11 @@ impl<T> SlotTable<T> {
     /// A table of `capacity` slots, at least one and at most 2^16.
     pub(super) fn new(capacity: u32) -> Self {
         let capacity = capacity.clamp(1, 1 << INDEX_BITS);
-        let free = ArrayQueue::new(capacity as usize);
-        let slot = |index| {
-            let pushed = free.push(index);
-            debug_assert!(pushed.is_ok(), "the queue has room for every index");
-            Slot {
-                // The last use of a block, so that the first takes one.
-                word: AtomicU64::new(((USES_OF_BLOCK - 1) << STATE_BITS) | FREE),
-                memory: UnsafeCell::new(None),
-            }
+        let free = FreeList::of(capacity);
+        let slot = |_| Slot {
+            // The last use of a block, so that the first takes one.
+            word: AtomicU64::new(((USES_OF_BLOCK - 1) << STATE_BITS) | FREE),
+            memory: SharedCell::new(None),
         };
         let slots = (0..capacity).map(slot).collect();
         Self { free, slots }
@@ -109,7 +103,7 @@ impl<T> SlotTable<T> {
     /// Takes a free slot; `None` when every one is in use.
     #[inline]
     pub(super) fn reserve(&self) -> Option<Reserved> {
-        let index = self.free.pop()?;
+        let index = self.free.take()?;
         let slot = &self.slots[index as usize];
         // Popping the index made this thread the slot's only user.
         let mut serial = (slot.word.load(Ordering::Relaxed) >> STATE_BITS) + 1;
@@ -155,7 +149,7 @@ impl<T> SlotTable<T> {
         let slot = self.slot(reserved).expect("a slot of this table");
         // SAFETY: the slot is reserved, and `reserved`, of which there is one, is in hand: no other
         // thread touches the memory.
-        unsafe { *slot.memory.get() = Some(memory) };
+        unsafe { slot.memory.with(|place| *place = Some(memory)) };
         slot.word.store(reserved.word(IN_FLIGHT), Ordering::Release);
     }
 
@@ -187,7 +181,7 @@ impl<T> SlotTable<T> {
             .ok()?;
         // SAFETY: this thread made the step into "completing", which one thread makes in each use
         // of a slot, and nobody leaves that state but by the store below.
-        let memory = unsafe { (*slot.memory.get()).take() };
+        let memory = unsafe { slot.memory.with(Option::take) };
         slot.word.store(word(id, next), Ordering::Release);
         memory.map(|memory| (index, memory))
     }
@@ -229,16 +223,16 @@ impl<T> SlotTable<T> {
 
     #[inline]
     fn put_back(&self, index: u32) {
-        let pushed = self.free.push(index);
-        debug_assert!(pushed.is_ok(), "the queue has room for every index");
+        self.free.put(index);
     }
 }
 
 impl<T: Send + 'static> SlotTable<T> {
     /// What is in flight, to be kept; leaves no slots. `None` when nothing is.
     pub(super) fn abandon(&mut self) -> Option<Box<dyn std::any::Any + Send>> {
-        let in_flight = |slot: &mut Slot<T>| *slot.word.get_mut() & STATE_MASK == IN_FLIGHT;
-        if self.slots.iter_mut().any(in_flight) {
+        let in_flight =
+            |slot: &Slot<T>| slot.word.load(Ordering::Acquire) & STATE_MASK == IN_FLIGHT;
+        if self.slots.iter().any(in_flight) {
             Some(Box::new(std::mem::take(&mut self.slots)))
         } else {
             None
@@ -246,7 +240,11 @@ impl<T: Send + 'static> SlotTable<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+#[path = "slot_model.rs"]
+mod model;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::HashSet;
     use std::sync::Mutex;

@@ -1,0 +1,116 @@
+//! What a slot table is built of: the standard library's atomics, or those of a model that tries
+//! every order of threads.
+
+pub(super) use choice::{AtomicU64, FreeList, SharedCell};
+
+#[cfg(not(all(test, loom)))]
+mod choice {
+    use std::cell::UnsafeCell;
+
+    use crossbeam_queue::ArrayQueue;
+
+    pub(in crate::ffi) use std::sync::atomic::AtomicU64;
+
+    /// A value that threads take turns at.
+    #[derive(Debug)]
+    pub(in crate::ffi) struct SharedCell<T>(UnsafeCell<T>);
+
+    impl<T> SharedCell<T> {
+        pub(in crate::ffi) fn new(value: T) -> Self {
+            Self(UnsafeCell::new(value))
+        }
+
+        /// Calls `turn` with the value.
+        ///
+        /// # Safety
+        ///
+        /// No other thread is at it.
+        #[inline]
+        pub(in crate::ffi) unsafe fn with<R>(&self, turn: impl FnOnce(&mut T) -> R) -> R {
+            // SAFETY: the caller keeps others away.
+            turn(unsafe { &mut *self.0.get() })
+        }
+    }
+
+    /// Indexes of slots that are in no use.
+    #[derive(Debug)]
+    pub(in crate::ffi) struct FreeList(ArrayQueue<u32>);
+
+    impl FreeList {
+        /// A list of all indexes below `count`, of which there is one at least.
+        pub(in crate::ffi) fn of(count: u32) -> Self {
+            let queue = ArrayQueue::new(count as usize);
+            for index in 0..count {
+                let pushed = queue.push(index);
+                debug_assert!(pushed.is_ok(), "the queue has room for every index");
+            }
+            Self(queue)
+        }
+
+        #[inline]
+        pub(in crate::ffi) fn take(&self) -> Option<u32> {
+            self.0.pop()
+        }
+
+        #[inline]
+        pub(in crate::ffi) fn put(&self, index: u32) {
+            let pushed = self.0.push(index);
+            debug_assert!(pushed.is_ok(), "the queue has room for every index");
+        }
+
+        pub(in crate::ffi) fn len(&self) -> usize {
+            self.0.len()
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod choice {
+    use std::collections::VecDeque;
+
+    use loom::cell::UnsafeCell;
+    use loom::sync::Mutex;
+
+    pub(in crate::ffi) use loom::sync::atomic::AtomicU64;
+
+    #[derive(Debug)]
+    pub(in crate::ffi) struct SharedCell<T>(UnsafeCell<T>);
+
+    impl<T> SharedCell<T> {
+        pub(in crate::ffi) fn new(value: T) -> Self {
+            Self(UnsafeCell::new(value))
+        }
+
+        /// # Safety
+        ///
+        /// No other thread is at it; the model finds out.
+        pub(in crate::ffi) unsafe fn with<R>(&self, turn: impl FnOnce(&mut T) -> R) -> R {
+            // SAFETY: the caller keeps others away, or the model fails first.
+            self.0.with_mut(|value| turn(unsafe { &mut *value }))
+        }
+    }
+
+    /// That of crossbeam is no part of the model; this one orders as much.
+    #[derive(Debug)]
+    pub(in crate::ffi) struct FreeList(Mutex<VecDeque<u32>>);
+
+    impl FreeList {
+        pub(in crate::ffi) fn of(count: u32) -> Self {
+            Self(Mutex::new((0..count).collect()))
+        }
+
+        pub(in crate::ffi) fn take(&self) -> Option<u32> {
+            self.0.lock().unwrap().pop_front()
+        }
+
+        pub(in crate::ffi) fn put(&self, index: u32) {
+            let mut list = self.0.lock().unwrap();
+            assert!(!list.contains(&index), "slot {index} is free twice");
+            list.push_back(index);
+        }
+
+        pub(in crate::ffi) fn len(&self) -> usize {
+            self.0.lock().unwrap().len()
+        }
+    }
+}

@@ -8,7 +8,7 @@ use super::{
     ConnectionError, ConnectionEventKind, ConnectionId, ConnectionParameters, ConnectionRequest,
     ConnectionStep, EventChannel, PeerParameters,
 };
-use crate::error::Result;
+use crate::error::{Errno, Result};
 use crate::queue_pair::{PreparedQueuePair, QueuePair};
 
 /// One end of a connection that has its queue pair and waits for the other end.
@@ -218,8 +218,11 @@ impl Connection {
             return Ok(());
         }
         let failed = self.pair.fail();
-        self.id.disconnect()?;
-        failed
+        match self.id.disconnect() {
+            // So the kernel says that the identifier has no device any more.
+            Err(error) if error.errno() == Some(Errno(libc::ENXIO)) => Err(self.waiting.removed()),
+            told => told.and(failed),
+        }
     }
 
     /// The identifier, the queue pair and what the peer told, without disconnecting.

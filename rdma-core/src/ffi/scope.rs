@@ -25,7 +25,8 @@ use crate::queue_pair::{InlineData, KeepAlive, PendingRequest, PostError, SendRe
 /// Nothing that it posts outlives it, whatever becomes of the requests' handles: what is in flight
 /// when the closure ends, by returning or by a panic, is waited for.
 ///
-/// It is neither `Send` nor `Sync`: one thread posts and waits.
+/// It is not `Sync`, and its requests are neither `Send` nor `Sync`: one thread posts and waits, which
+/// needs no lock.
 pub struct Scope<'scope, 'env: 'scope> {
     requests: ScopeRequests,
     /// Invariant, so that neither lifetime is taken for a shorter one.

@@ -41,6 +41,8 @@ impl ReservedSlot {
 /// completion, [`complete`](Self::complete) and [`release`](Self::release). Every request is
 /// signaled. Dropping the queue with requests in flight is safe: their memory is freed with the
 /// queue pair.
+///
+/// It is `Send` and `Sync`: memory moves through it from thread to thread, and is never shared.
 #[derive(Debug)]
 pub struct ConcurrentSendQueue<T: Send + 'static> {
     slots: Slots<T>,

@@ -21,7 +21,8 @@
 //!
 //! # Threads
 //!
-//! Every type here is `Send`. Verbs are thread-safe on a queue pair, so the queue pairs are `Sync`
+//! Every type here is `Send`, but for what one thread begins and ends: a request of a [`Scope`], a
+//! [`RawSession`]. Verbs are thread-safe on a queue pair, so the queue pairs are `Sync`
 //! too, and clones of a [`QueuePair`] are the same one. What one owner alone can use says so by
 //! `&mut self`.
 //!
@@ -95,3 +96,29 @@ pub use request::{Placement, SendRequest};
 pub use scope::{CompletedRequest, FailedRequest, PendingRequest};
 pub use state::QueuePairState;
 pub use transport::Transport;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Buffer;
+
+    #[test]
+    fn threads_may_have_what_is_said() {
+        fn is_send<T: Send>() {}
+        fn is_sync<T: Sync>() {}
+        is_send::<SendQueue<Buffer>>();
+        is_sync::<SendQueue<Buffer>>();
+        is_send::<ReceiveQueue<Buffer>>();
+        is_sync::<ReceiveQueue<Buffer>>();
+        is_send::<SendRequest<Buffer>>();
+        is_sync::<SendRequest<Buffer>>();
+        is_send::<SendBatch<'_, Buffer>>();
+        is_send::<ReceiveBatch<'_, Buffer>>();
+        is_send::<ConcurrentSendBatch<'_, Buffer>>();
+        is_send::<ConcurrentReceiveBatch<'_, Buffer>>();
+        // Of memory that is not `Sync`, too: each piece is with one thread at a time.
+        is_sync::<ConcurrentSendQueue<std::cell::Cell<u8>>>();
+        is_sync::<ConcurrentReceiveQueue<std::cell::Cell<u8>>>();
+        is_send::<RawElements>();
+    }
+}

@@ -44,6 +44,9 @@ impl<T> From<PostError<T>> for Error {
 ///
 /// The memory of each request is kept until the request has completed. Dropping the queue with
 /// requests in flight is safe: their memory is freed with the queue pair.
+///
+/// It is `Send`, and `Sync` where the memory is: what is in flight moves with it, and posting takes
+/// `&mut self`.
 #[derive(Debug)]
 pub struct SendQueue<T: Send + 'static> {
     ring: SendRing<T>,

@@ -1,12 +1,14 @@
 //! In-flight memory of a queue that many threads post to, without a lock.
 
 use std::fmt;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::sync::Arc;
 
 use super::queue_pair::QueuePairHandle;
 use super::receive_ring::no_receive_queue;
-use super::request::{ReceiveElements, describe_inline, describe_send, stack_room};
+use super::request::{
+    Limits, ReceiveElements, describe_inline, describe_send, describe_usual, stack_room,
+};
 use super::ring::Held;
 use super::slot_table::{Reserved, SlotTable};
 use crate::error::Error;
@@ -17,6 +19,8 @@ use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendRequest};
 pub(crate) struct Slots<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
     table: SlotTable<Held<T>>,
+    /// What usual send requests may have, where they may be posted in the usual way.
+    usual: Option<Limits>,
 }
 
 impl<T: Send + 'static> fmt::Debug for Slots<T> {
@@ -32,6 +36,7 @@ impl<T: Send + 'static> Slots<T> {
     /// A table of `capacity` slots, at most 2^16.
     pub(crate) fn new(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         Self {
+            usual: queue_pair.is_usual().then(|| Limits::of_sends(&queue_pair)),
             queue_pair,
             table: SlotTable::new(capacity),
         }
@@ -70,13 +75,58 @@ impl<T: Send + 'static> Slots<T> {
         self.table.cancel(reserved);
     }
 
-    /// Posts a send request in a reserved slot; on failure the slot is free again.
-    #[inline]
+    /// Posts a send request in a reserved slot; on failure the slot is free again. The usual ones go
+    /// a way that the compiler makes one piece of code of, with the request's description, and the
+    /// others [the general way](Self::post_any).
+    #[inline(always)]
     pub(crate) fn post_send(
         &self,
         reserved: Reserved,
         request: SendRequest<T>,
     ) -> Result<(), (Error, T)>
+    where
+        T: Gather,
+    {
+        let (memory, description, keep) = request.into_pieces();
+        let (Some(limits), KeepAlive::Nothing) = (self.usual, &keep) else {
+            let request = SendRequest::from_pieces((memory, description, keep));
+            return self.post_any(reserved, request);
+        };
+        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
+        let id = reserved.id();
+        if !self.table.owns(&reserved)
+            || !describe_usual(&mut wr, &mut room, &memory, &description, limits, id)
+        {
+            let request = SendRequest::from_pieces((memory, description, keep));
+            return self.post_any(reserved, request);
+        }
+        // It has nothing to be dropped, which the compiler does not see.
+        mem::forget(keep);
+        let held = Held {
+            memory: Some(memory),
+            keep: KeepAlive::Nothing,
+        };
+        self.table.launch(&reserved, held);
+        // SAFETY: it was described, and `room` outlives the call. The memory is in the slot, where
+        // nobody can reach it until `complete` takes it for a completion with this id, or the queue
+        // pair is destroyed.
+        let errno = unsafe { self.queue_pair.post_usual(wr.as_mut_ptr()) };
+        if errno == 0 {
+            return Ok(());
+        }
+        Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
+    }
+
+    /// Takes back the memory of a request that was not posted.
+    #[cold]
+    fn withdraw(&self, reserved: Reserved, error: Error) -> (Error, T) {
+        let mut held = self.table.withdraw(reserved);
+        held.keep.settle(Outcome::NotPosted);
+        (error, held.memory.expect("the memory that was put in"))
+    }
+
+    #[inline(never)]
+    fn post_any(&self, reserved: Reserved, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
         T: Gather,
     {
@@ -96,11 +146,7 @@ impl<T: Send + 'static> Slots<T> {
         // the slot, where nobody can reach them until `complete` takes them for a completion with
         // this id, or the queue pair is destroyed.
         let posted = unsafe { queue_pair.post_send(wr.assume_init_mut()) };
-        posted.map_err(|error| {
-            let mut held = self.table.withdraw(reserved);
-            held.keep.settle(Outcome::NotPosted);
-            (error, held.memory.expect("the memory that was put in"))
-        })
+        posted.map_err(|error| self.withdraw(reserved, error))
     }
 
     /// Posts a send request whose data is copied in a reserved slot; on failure the slot is free

@@ -75,7 +75,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a slot of another queue, which
     /// is then lost to that queue.
     #[doc(alias = "ibv_post_send")]
-    #[inline]
+    #[inline(always)]
     pub fn post(&self, slot: ReservedSlot, request: SendRequest<T>) -> Result<(), PostError<T>>
     where
         T: Gather,

@@ -20,8 +20,8 @@
 //! - Ports and GIDs are chosen, with the reason logged, unless the program says which:
 //!   [`Context::address`].
 //! - Errors name the verb, the object, the `errno` and what to do.
-//! - No allocation, hash or lock of this crate for an operation, but for two locks: where a message
-//!   arrives that invalidated a key, and where a scope waits on a completion queue with a channel.
+//! - No allocation, hash or lock of this crate for an operation, but for one lock: where a scope
+//!   waits on a completion queue with a channel.
 //! - Everything is [`Send`], and `Sync` where the verbs are.
 //!
 //! # Three ways to post

@@ -8,10 +8,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ibverbs_sys as sys;
 
+use super::lease_registry::Place;
+use super::lease_state::{Phase, State};
 use super::queue_pair::QueuePairHandle;
 use super::span::Span;
 use super::volatile::Volatile;
@@ -19,22 +21,6 @@ use super::window::WindowHandle;
 use crate::error::{Error, Result};
 use crate::memory::{AccessFlags, WindowType};
 use crate::queue_pair::Outcome;
-
-/// What a peer can reach through the window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Phase {
-    /// Nothing.
-    Free,
-    /// Nothing yet or the memory already: the binding is in a request that has not completed.
-    Binding,
-    /// The memory.
-    Bound,
-    /// The memory still or nothing any more: the end is in a request that has not completed.
-    Ending,
-    /// Nobody knows: a request failed, or was lost with its queue.
-    Unknown,
-}
 
 /// A span and the window that grants access to it.
 ///
@@ -46,7 +32,7 @@ pub(crate) struct Lease {
     access: AccessFlags,
     /// The part of the window's key that does not vary.
     index: u32,
-    state: AtomicU64,
+    place: Place,
 }
 
 impl fmt::Debug for Lease {
@@ -60,73 +46,18 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// The state of a lease, in one word: the phase, the varying part of the window's key, and how often
-/// it was bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct State {
-    phase: Phase,
-    tag: u8,
-    generation: u64,
-}
-
-impl State {
-    fn to_bits(self) -> u64 {
-        self.generation << 16 | u64::from(self.tag) << 8 | self.phase as u64
-    }
-
-    fn from_bits(bits: u64) -> Self {
-        let phase = match bits as u8 {
-            0 => Phase::Free,
-            1 => Phase::Binding,
-            2 => Phase::Bound,
-            3 => Phase::Ending,
-            _ => Phase::Unknown,
-        };
-        Self {
-            phase,
-            tag: (bits >> 8) as u8,
-            generation: bits >> 16,
-        }
-    }
-}
-
 impl Lease {
     /// A lease of memory by a window of the same protection domain, to grant `access`, which is
     /// remote rights and perhaps to count from zero.
     pub(crate) fn new(window: WindowHandle, span: Span, access: AccessFlags) -> Arc<Self> {
-        let state = State {
-            phase: Phase::Free,
-            tag: window.key() as u8,
-            generation: 0,
-        };
-        Self {
-            state: AtomicU64::new(state.to_bits()),
-            index: index_of(window.key()),
+        let key = window.key();
+        Arc::new(Self {
+            place: window.domain().context().leases().add(key),
+            index: index_of(key),
             window,
             memory: Some(Volatile::new(span)),
             access,
-        }
-        .share()
-    }
-
-    fn share(self) -> Arc<Self> {
-        let lease = Arc::new(self);
-        lease.window.domain().context().leases().add(&lease);
-        lease
-    }
-
-    /// Sees to it that nothing a peer did or does counts any more.
-    fn retire(&self) {
-        let doubtful = (self.phase() != Phase::Free).then(|| self.key());
-        self.window
-            .domain()
-            .context()
-            .leases()
-            .remove(self.index, doubtful);
-    }
-
-    pub(super) fn index(&self) -> u32 {
-        self.index
+        })
     }
 
     pub(crate) fn memory(&self) -> &Volatile {
@@ -194,18 +125,6 @@ impl Lease {
         })
     }
 
-    /// Says that a message of a peer has ended the binding with this key, and no older one.
-    pub(super) fn ended_by_peer(&self, key: u32) {
-        let before = self.state();
-        let mut after = before;
-        after.phase = Phase::Free;
-        if matches!(before.phase, Phase::Binding | Phase::Bound) && self.key_with(before.tag) == key
-        {
-            // It fails if a request that ends the binding was made just now, which will fail.
-            self.change(before, after);
-        }
-    }
-
     /// The window and the memory, if no peer can reach it and no request has it.
     pub(crate) fn finish(self: Arc<Self>) -> Result<(WindowHandle, Span), Arc<Self>> {
         if self.phase() != Phase::Free {
@@ -222,17 +141,16 @@ impl Lease {
     /// has the lease.
     pub(crate) fn revoke(self: Arc<Self>) -> Result<Span, (Arc<Self>, Option<Error>)> {
         let mut lease = Arc::try_unwrap(self).map_err(|lease| (lease, None))?;
-        lease.retire();
+        let state = lease.place.vacate();
         match lease.window.end() {
             Ok(()) => {
                 let memory = lease.memory.take().expect("the lease has not ended");
-                // So that the drop does not put the key in doubt once more.
-                let mut state = lease.state();
-                state.phase = Phase::Free;
-                *lease.state.get_mut() = state.to_bits();
                 Ok(memory.into_span())
             }
-            Err(error) => Err((lease.share(), Some(error))),
+            Err(error) => {
+                lease.place.retake(state);
+                Err((Arc::new(lease), Some(error)))
+            }
         }
     }
 
@@ -241,20 +159,17 @@ impl Lease {
     }
 
     fn state(&self) -> State {
-        State::from_bits(self.state.load(Ordering::Acquire))
+        self.place.state()
     }
 
     fn change(&self, from: State, to: State) -> bool {
-        let (from, to) = (from.to_bits(), to.to_bits());
-        self.state
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+        self.place.change(from, to)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.retire();
+        self.place.vacate();
         if let Err(error) = self.window.end() {
             // Peers may still reach the memory: it must never be freed.
             std::mem::forget(self.memory.take());
@@ -264,7 +179,7 @@ impl Drop for Lease {
 }
 
 /// The part of a window's key that does not vary (IBTA 10.6.7.2.1).
-pub(super) fn index_of(key: u32) -> u32 {
+fn index_of(key: u32) -> u32 {
     key & !0xff
 }
 
@@ -412,7 +327,7 @@ mod tests {
         let domain = Arc::clone(lease.window.domain());
         let key = bind(&lease);
         // As if a lease before this one had ended with the same key in doubt.
-        domain.context().leases().remove(lease.index(), Some(key));
+        domain.context().leases().doubt(key);
         domain.ended_by_peer(key);
         assert_eq!(lease.phase(), Phase::Bound, "that was the lease before");
         domain.ended_by_peer(key ^ 1);
@@ -428,8 +343,8 @@ mod tests {
         let lease = lease();
         let domain = Arc::clone(lease.window.domain());
         let key = bind(&lease);
-        domain.context().leases().remove(lease.index(), Some(key));
-        domain.context().leases().remove(lease.index(), Some(key));
+        domain.context().leases().doubt(key);
+        domain.context().leases().doubt(key);
         domain.ended_by_peer(key);
         domain.ended_by_peer(key);
         assert_eq!(lease.phase(), Phase::Bound, "those were leases before");
@@ -466,15 +381,16 @@ mod tests {
     #[test]
     fn a_request_that_ends_late_changes_nothing() {
         let lease = lease();
+        let domain = Arc::clone(lease.window.domain());
         let late = lease.bind().unwrap();
-        lease.ended_by_peer(lease.key());
+        domain.ended_by_peer(lease.key());
         assert_eq!(lease.phase(), Phase::Free);
         let now = lease.bind().unwrap();
         late.settle(Outcome::Succeeded);
         assert_eq!(lease.phase(), Phase::Binding, "bound by neither yet");
         now.settle(Outcome::Succeeded);
         let end = lease.unbind().unwrap();
-        lease.ended_by_peer(lease.key());
+        domain.ended_by_peer(lease.key());
         assert_eq!(lease.phase(), Phase::Ending, "the request decides");
         end.settle(Outcome::Failed);
         assert_eq!(lease.phase(), Phase::Unknown);
@@ -493,23 +409,5 @@ mod tests {
             }
         });
         assert_eq!(bindings, ControlFlow::Break(256));
-    }
-
-    #[test]
-    fn states_fit_into_a_word() {
-        for phase in [
-            Phase::Free,
-            Phase::Binding,
-            Phase::Bound,
-            Phase::Ending,
-            Phase::Unknown,
-        ] {
-            let state = State {
-                phase,
-                tag: 0xa5,
-                generation: (1 << 48) - 1,
-            };
-            assert_eq!(State::from_bits(state.to_bits()), state);
-        }
     }
 }

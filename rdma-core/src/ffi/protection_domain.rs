@@ -106,7 +106,7 @@ impl ProtectionDomainHandle {
 
     /// Says that a message of a peer, whose receive was in flight until now, has ended the access
     /// that a key gave: of this domain, or of that of a queue pair which takes its receives here.
-    #[cold]
+    #[inline(never)]
     pub(crate) fn ended_by_peer(&self, key: u32) {
         self.context.leases().ended_by_peer(key);
     }

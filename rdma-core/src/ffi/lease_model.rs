@@ -1,0 +1,107 @@
+//! Models of a lease's slot: every order in which the lease's owner and those who show completions
+//! can run, and every value that their loads can see, is tried.
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg loom" cargo test --release -p rdma-core --lib ffi::lease_slot
+//! ```
+
+use loom::sync::Arc;
+use loom::thread::{self, JoinHandle};
+
+use super::{Phase, Slot};
+
+const TAG: u8 = 7;
+
+/// A slot with a lease, and as many doubts of its key.
+fn slot(phase: Phase, doubts: usize) -> Arc<Slot> {
+    let slot = Slot::default();
+    slot.doubt(TAG);
+    slot.withdraw(TAG);
+    (0..doubts).for_each(|_| slot.doubt(TAG));
+    assert!(slot.take(phase, TAG));
+    Arc::new(slot)
+}
+
+/// Another thread shows a message of a peer that ended the binding with the key.
+fn tell(slot: &Arc<Slot>) -> JoinHandle<()> {
+    let slot = Arc::clone(slot);
+    thread::spawn(move || slot.ended_by_peer(TAG))
+}
+
+fn assert_is(slot: &Slot, phase: Phase, doubts: u8) {
+    assert_eq!((slot.state().phase, slot.doubts(TAG)), (phase, doubts));
+}
+
+#[test]
+fn a_message_never_ends_the_next_lease() {
+    loom::model(|| {
+        let slot = slot(Phase::Bound, 0);
+        let teller = tell(&slot);
+        slot.vacate();
+        assert!(slot.take(Phase::Bound, TAG));
+        teller.join().unwrap();
+        assert_is(&slot, Phase::Bound, 0);
+    });
+}
+
+#[test]
+fn messages_of_two_leases_never_end_a_third() {
+    loom::model(|| {
+        let slot = slot(Phase::Bound, 1);
+        let tellers = [tell(&slot), tell(&slot)];
+        slot.vacate();
+        assert!(slot.take(Phase::Bound, TAG));
+        tellers
+            .into_iter()
+            .for_each(|teller| teller.join().unwrap());
+        assert_is(&slot, Phase::Bound, 0);
+    });
+}
+
+#[test]
+fn one_of_two_messages_resolves_a_doubt_and_the_other_ends_the_lease() {
+    loom::model(|| {
+        let slot = slot(Phase::Bound, 1);
+        let teller = tell(&slot);
+        slot.ended_by_peer(TAG);
+        teller.join().unwrap();
+        assert_is(&slot, Phase::Free, 0);
+    });
+}
+
+#[test]
+fn a_message_ends_a_binding_whose_request_completes() {
+    loom::model(|| {
+        let slot = slot(Phase::Binding, 0);
+        let teller = tell(&slot);
+        let before = slot.state();
+        let mut after = before;
+        after.phase = Phase::Bound;
+        if before.phase == Phase::Binding {
+            slot.change(before, after);
+        }
+        teller.join().unwrap();
+        assert_is(&slot, Phase::Free, 0);
+    });
+}
+
+/// What the device has freed is given by it to whoever asks; nothing but the slot orders the two.
+#[test]
+fn the_next_lease_knows_of_the_one_before() {
+    loom::model(|| {
+        let slot = slot(Phase::Bound, 0);
+        let first = slot.state();
+        let next = {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || {
+                slot.take(Phase::Bound, TAG).then(|| {
+                    assert_eq!(slot.state().generation, first.generation + 1);
+                    slot.ended_by_peer(TAG);
+                    assert_is(&slot, Phase::Bound, 0);
+                })
+            })
+        };
+        assert_eq!(slot.vacate(), first);
+        next.join().unwrap();
+    });
+}

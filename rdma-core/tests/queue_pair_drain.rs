@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use common::{context, nobody, pattern};
 use rdma_core::{
-    Buffer, CompletionQueue, ConnectOptions, DatagramOptions, FrozenBuffer, ProtectionDomain,
-    QueuePair, QueuePairState, ReceiveQueue, SendQueue, SendRequest, Transport, WorkCompletion,
-    WorkStatus,
+    Buffer, CompletionFields, CompletionQueue, ConnectOptions, DatagramOptions, FrozenBuffer,
+    ProtectionDomain, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, SendQueue,
+    SendRequest, Transport, WorkCompletion, WorkStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,9 +26,15 @@ const REQUESTS: usize = 40;
 
 impl Stuck {
     fn new(domain: &ProtectionDomain, kind: Transport) -> Self {
-        let builder = domain.queue_pair().transport(kind);
-        let prepared = builder.send_requests(64).receive_requests(64).build();
-        let prepared = prepared.unwrap();
+        Self::of(domain, domain.queue_pair(), kind)
+    }
+
+    fn of(domain: &ProtectionDomain, builder: QueuePairBuilder, kind: Transport) -> Self {
+        let prepared = builder
+            .transport(kind)
+            .send_requests(64)
+            .receive_requests(64);
+        let prepared = prepared.build().unwrap();
         let options = ConnectOptions::default().ack_timeout_exponent(0);
         let pair = if kind == Transport::Datagram {
             prepared.activate(&DatagramOptions::default()).unwrap()
@@ -96,35 +102,82 @@ fn after_a_drain_every_completion_is_there() {
     }
 }
 
-#[test]
-fn a_drain_ends_while_others_poll() {
-    let domain = context().protection_domain().unwrap();
-    let mut stuck = Stuck::new(&domain, Transport::ReliableConnected);
+/// Drains a queue pair while another thread polls its completions without pause, which so gets
+/// most of them first; returns what that thread and the next poll found.
+fn drain_while_polled(
+    pair: &QueuePair,
+    poll: impl Fn() -> Vec<WorkCompletion> + Sync,
+) -> Vec<WorkCompletion> {
     let over = AtomicBool::new(false);
-    let mut seen = Vec::new();
-    let pair = stuck.pair.clone();
-    thread::scope(|scope| {
+    let mut seen = thread::scope(|scope| {
         let poller = scope.spawn(|| {
             let mut seen = Vec::new();
             while !over.load(Ordering::Relaxed) {
-                seen.extend(poll_all(pair.send_completions()));
+                seen.extend(poll());
             }
             seen
         });
-        let outcome = stuck.pair.drain(PATIENCE);
+        let outcome = pair.drain(PATIENCE);
         over.store(true, Ordering::Relaxed);
-        seen = poller.join().unwrap();
         outcome.unwrap();
+        poller.join().unwrap()
     });
-    seen.extend(poll_all(stuck.pair.send_completions()));
-    // What the poller saw of the markers completes no request.
-    for completion in &seen {
+    seen.extend(poll());
+    seen
+}
+
+/// Every request has completed, and at most a few markers came by.
+fn check_flushed(stuck: &mut Stuck, seen: &[WorkCompletion]) {
+    for completion in seen {
         assert_eq!(completion.status(), WorkStatus::Flushed);
         let _ = stuck.sends.complete(completion).count();
         let _ = stuck.receives.complete(completion);
     }
     let (sends, receives) = (stuck.sends.in_flight(), stuck.receives.in_flight());
     assert_eq!((sends, receives), (0, 0));
+}
+
+#[test]
+fn a_drain_ends_while_others_poll() {
+    let domain = context().protection_domain().unwrap();
+    for _ in 0..20 {
+        let mut stuck = Stuck::new(&domain, Transport::ReliableConnected);
+        let queue = stuck.pair.send_completions();
+        let seen = drain_while_polled(&stuck.pair, || poll_all(queue));
+        check_flushed(&mut stuck, &seen);
+    }
+}
+
+#[test]
+fn a_drain_ends_while_others_go_through_the_entries() {
+    let domain = context().protection_domain().unwrap();
+    let queue = domain.context().completion_queue(256);
+    let queue = queue.extended(CompletionFields::STANDARD).build().unwrap();
+    let entries = || {
+        let through = queue.poll(|entries| {
+            let mut all = Vec::new();
+            while let Some(entry) = entries.next() {
+                all.push(entry.completion());
+            }
+            all
+        });
+        through.unwrap()
+    };
+    for plainly in [true, false] {
+        for _ in 0..10 {
+            let builder = domain.queue_pair().send_completions(queue.queue());
+            let builder = builder.receive_completions(queue.queue());
+            let mut stuck = Stuck::of(&domain, builder, Transport::ReliableConnected);
+            let seen = drain_while_polled(&stuck.pair, || {
+                if plainly {
+                    poll_all(queue.queue())
+                } else {
+                    entries()
+                }
+            });
+            check_flushed(&mut stuck, &seen);
+        }
+    }
 }
 
 #[test]

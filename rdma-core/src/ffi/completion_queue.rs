@@ -174,6 +174,18 @@ impl CompletionQueueHandle {
             let count = extension.poll(self, room)?;
             return Ok(&room[..count]);
         }
+        loop {
+            let count = self.fill(room)?;
+            let kept = self.leave_out_markers(&mut room[..count]);
+            // "Nothing" would tell a program that waits for an event that the queue is empty.
+            if kept > 0 || count == 0 {
+                return Ok(&room[..kept]);
+            }
+        }
+    }
+
+    /// Takes what was put back, and then what the device has; returns how many that are.
+    fn fill(&self, room: &mut [WorkCompletion]) -> Result<usize> {
         let mut stash = self.stash.open();
         let count = room.len().min(stash.len());
         for (place, record) in room.iter_mut().zip(stash.drain(..count)) {
@@ -186,13 +198,24 @@ impl CompletionQueueHandle {
             0 => Ok(0),
             _ => self.poll_device(&mut room[count..]),
         };
-        let count = match more {
-            Ok(more) => count + more,
+        match more {
+            Ok(more) => Ok(count + more),
             // A failure comes again; what was found would not.
-            Err(_) if count > 0 => count,
-            Err(error) => return Err(error),
-        };
-        Ok(&room[..count])
+            Err(_) if count > 0 => Ok(count),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Moves the completions that are no awaited markers to the front; returns how many those are.
+    fn leave_out_markers(&self, completions: &mut [WorkCompletion]) -> usize {
+        let mut kept = 0;
+        for index in 0..completions.len() {
+            if !self.stash.is_marker(completions[index].id()) {
+                completions.swap(kept, index);
+                kept += 1;
+            }
+        }
+        kept
     }
 
     /// Takes up to `room.len()` completions whose ids are `mine` and returns how many. What it
@@ -204,12 +227,13 @@ impl CompletionQueueHandle {
     ) -> Result<usize> {
         let mut found = 0;
         let mut take = |record: &CompletionRecord| {
-            let take = found < room.len() && mine(record.completion.id());
+            let id = record.completion.id();
+            let take = found < room.len() && mine(id);
             if take {
                 room[found] = record.completion;
                 found += 1;
             }
-            take
+            take || self.stash.is_marker(id)
         };
         if let Some(extension) = &self.extension {
             let outcome = extension.sort(self, &mut take);

@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 use ibverbs_sys as sys;
 
 use super::address_handle::AddressHandleOwner;
+use super::completion_queue::CompletionQueueHandle;
+use super::completion_record::CompletionRecord;
 use super::context::positive;
 use super::queue_pair::QueuePairHandle;
 use super::request_id::next_block;
+use super::stash::AwaitedMarkers;
 use crate::address::AddressVector;
-use crate::completion::WorkCompletion;
 use crate::error::{Error, Result};
 use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 
-/// How long to wait for a marker before the next one: somebody else may have polled it.
+/// How long to wait for a marker before the next one: a poll that had begun before may have it.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// How many batches of completions are taken between two waits.
@@ -23,22 +25,40 @@ const BATCHES: usize = 8;
 
 /// One of the two work queues, while its marker is waited for. Markers are requests without memory:
 /// a queue completes its requests in order, so everything before a marker has completed with it.
-struct Marked {
+struct Marked<'a> {
+    queue: &'a CompletionQueueHandle,
     /// The id of the next marker.
     id: u64,
-    /// The id of the first one.
-    first: u64,
     posted: Option<Instant>,
+    /// What others find of them when they poll.
+    awaited: AwaitedMarkers<'a, CompletionRecord>,
 }
 
-impl Marked {
-    fn new() -> Self {
-        let first = next_block();
+impl<'a> Marked<'a> {
+    fn new(queue: &'a CompletionQueueHandle) -> Self {
+        let id = next_block();
         Self {
-            id: first,
-            first,
+            queue,
+            id,
             posted: None,
+            awaited: queue.stash().await_markers(id),
         }
+    }
+
+    /// Whether a marker has completed.
+    fn is_over(&self) -> Result<bool> {
+        for _ in 0..BATCHES {
+            if self.awaited.have_completed() {
+                return Ok(true);
+            }
+            match self.queue.poll_for(&mut [], |_| false) {
+                Ok(_) => {}
+                // Another thread goes through the entries, and so sees them first.
+                Err(Error::InUse { .. }) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.awaited.have_completed())
     }
 
     fn is_due(&self) -> bool {
@@ -78,12 +98,14 @@ impl QueuePairHandle {
             }
             _ => None,
         };
-        let mut sends = self.kind().has_send_queue().then(Marked::new);
+        let [sent, received] = self.completions();
+        let sends = self.kind().has_send_queue();
         let receives = self.kind().has_receive_queue() && self.shared_receive_queue().is_none();
-        let mut receives = receives.then(Marked::new);
+        let mut sends = sends.then(|| Marked::new(sent));
+        let mut receives = receives.then(|| Marked::new(received));
         let outcome = loop {
             // First, so that the completion queue has room for the markers.
-            if let Err(error) = self.look_for(&mut sends, &mut receives) {
+            if let Err(error) = forget_completed([&mut sends, &mut receives]) {
                 break Err(error);
             }
             if sends.is_none() && receives.is_none() {
@@ -103,29 +125,12 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Forgets the work queues whose markers have completed.
-    fn look_for(&self, sends: &mut Option<Marked>, receives: &mut Option<Marked>) -> Result<()> {
-        let mut room = [WorkCompletion::default(); 16];
-        for (marked, queue) in [sends, receives].into_iter().zip(self.completions()) {
-            for _ in 0..BATCHES {
-                let Some(side) = marked else {
-                    break;
-                };
-                let own = side.first..side.id;
-                if queue.poll_for(&mut room, |id| own.contains(&id))? > 0 {
-                    *marked = None;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Posts the markers that are due.
     fn mark(
         &self,
         destination: Option<&AddressHandleOwner>,
-        sends: &mut Option<Marked>,
-        receives: &mut Option<Marked>,
+        sends: &mut Option<Marked<'_>>,
+        receives: &mut Option<Marked<'_>>,
     ) -> Result<()> {
         if let Some(side) = sends.as_mut().filter(|side| side.is_due()) {
             side.post(|id| self.mark_sends(id, destination))
@@ -174,4 +179,16 @@ impl QueuePairHandle {
         // SAFETY: the queue pair is valid, and the request has no memory.
         unsafe { sys::ibv_post_recv(self.as_raw(), &mut wr, &mut bad) }
     }
+}
+
+/// Forgets the work queues whose markers have completed.
+fn forget_completed(sides: [&mut Option<Marked<'_>>; 2]) -> Result<()> {
+    for side in sides {
+        if let Some(marked) = side
+            && marked.is_over()?
+        {
+            *side = None;
+        }
+    }
+    Ok(())
 }

@@ -17,6 +17,11 @@ pub(super) fn next_block() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed) << BLOCK_BITS
 }
 
+/// The number of the block that an id is of.
+pub(super) fn block_of(id: u64) -> u64 {
+    id >> BLOCK_BITS
+}
+
 /// The requests of a queue with one owner, numbered from 0 in the order of posting, and their ids.
 ///
 /// At most 2^[`BLOCK_BITS`] are outstanding, so they are of the current block or the one before.

@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Duration;
 
-use common::{Pair, pattern, succeed};
+use common::{Pair, exposed, pattern, succeed};
 use rdma_core::{
     AccessFlags, AtomicResult, Buffer, ConnectOptions, ExposedMemory, QueuePairBuilder,
     RawElements, RawSendRequest, SendRequest,
@@ -79,14 +79,6 @@ fn assert_none(count: u64, requests: u64, device: u64) {
     );
 }
 
-fn exposed(pair: &Pair) -> ExposedMemory {
-    let buffer = pair.domain.allocate(64).unwrap();
-    buffer
-        .expose(AccessFlags::REMOTE)
-        .map_err(|(_, error)| error)
-        .unwrap()
-}
-
 fn pairs() -> [Pair; 2] {
     let ways: [fn(QueuePairBuilder) -> QueuePairBuilder; 2] = [
         |builder| builder.inline_data(64),
@@ -116,7 +108,7 @@ fn the_count_counts() {
 #[test]
 fn owned_requests_allocate_nothing() {
     for pair in pairs() {
-        let there = exposed(&pair);
+        let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let device = of_the_device(&pair, &there);
         let mut sends = pair.left.send_queue();
         let mut memory = Some(pattern(&pair.domain, 8, 1));
@@ -144,7 +136,7 @@ fn owned_requests_allocate_nothing() {
 #[test]
 fn messages_allocate_nothing() {
     for pair in pairs() {
-        let there = exposed(&pair);
+        let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let device = of_the_device(&pair, &there);
         let (mut sends, mut receives) = (pair.left.send_queue(), pair.right.receive_queue());
         let mut source = Some(pattern(&pair.domain, 8, 1));
@@ -166,7 +158,7 @@ fn messages_allocate_nothing() {
 #[test]
 fn atomics_allocate_nothing() {
     for pair in pairs() {
-        let there = exposed(&pair);
+        let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let device = of_the_device(&pair, &there);
         let mut sends = pair.left.send_queue();
         let mut result = AtomicResult::new(&pair.domain).ok();
@@ -190,7 +182,7 @@ fn atomics_allocate_nothing() {
 #[test]
 fn batches_allocate_nothing() {
     for pair in pairs() {
-        let there = exposed(&pair);
+        let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let device = of_the_device(&pair, &there);
         let (mut sends, mut receives) = (pair.left.send_queue(), pair.right.receive_queue());
         let frozen = pattern(&pair.domain, 8, 1).freeze();
@@ -230,7 +222,7 @@ fn batches_allocate_nothing() {
 #[test]
 fn concurrent_requests_allocate_nothing() {
     for pair in pairs() {
-        let there = exposed(&pair);
+        let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let device = of_the_device(&pair, &there);
         let sends = pair.left.concurrent_send_queue();
         let mut batch = sends.batch(4);
@@ -261,7 +253,7 @@ fn concurrent_requests_allocate_nothing() {
 #[test]
 fn requests_of_a_scope_allocate_nothing() {
     for pair in pairs() {
-        let there = exposed(&pair);
+        let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let device = of_the_device(&pair, &there);
         let source = pattern(&pair.domain, 8, 1);
         let mut target = pair.domain.allocate(8).unwrap();
@@ -285,7 +277,7 @@ fn requests_of_a_scope_allocate_nothing() {
 #[test]
 fn copied_data_allocates_nothing_here() {
     for pair in pairs() {
-        let there = exposed(&pair);
+        let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let data = [1_u8; 8];
         let device = allocations(|| {
             let element = [ibverbs_sys::ibv_sge {

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 
-use common::{Pair, completion, context, eventually, pattern, succeed};
+use common::{Pair, completion, context, eventually, exposed, pattern, succeed};
 use ibverbs_sys::ibv_event_type;
 use rdma_core::{
     AccessFlags, AsyncEvent, AsyncEventObject, AsyncEvents, Buffer, ConnectOptions, Context,
@@ -82,8 +82,7 @@ fn is_readable(events: &AsyncEvents, limit: Duration) -> bool {
 /// A pair whose left end wrote to memory that the right one does not have; both failed.
 fn violated() -> Pair {
     let pair = Pair::new();
-    let exposed = pair.domain.allocate(8).unwrap();
-    let exposed = exposed.expose(AccessFlags::REMOTE_WRITE).unwrap();
+    let exposed = exposed(&pair.domain, 8, AccessFlags::REMOTE_WRITE);
     let remote = exposed.remote();
     drop(exposed);
     let mut sends = pair.left.send_queue();
@@ -189,8 +188,7 @@ fn request_that_is_not_allowed_is_told_to_who_received_it() {
     let pair = Pair::with(configure, &ConnectOptions::default());
     let context = pair.domain.context();
     let events = context.async_events().unwrap();
-    let exposed = pair.domain.allocate(8).unwrap();
-    let exposed = exposed.expose(AccessFlags::REMOTE_WRITE).unwrap();
+    let exposed = exposed(&pair.domain, 8, AccessFlags::REMOTE_WRITE);
     let mut sends = pair.left.send_queue();
     let request = SendRequest::write(pattern(&pair.domain, 8, 1), exposed.remote());
     sends.post(request).unwrap();
@@ -214,8 +212,7 @@ fn first_message_before_ready_to_send_is_told() {
     right.to_init().unwrap();
     right.to_rtr(&left.endpoint(), &options).unwrap();
     let left = left.connect(&right.endpoint(), &options).unwrap();
-    let exposed = domain.allocate(8).unwrap();
-    let exposed = exposed.expose(AccessFlags::REMOTE_WRITE).unwrap();
+    let exposed = exposed(&domain, 8, AccessFlags::REMOTE_WRITE);
     let mut sends = left.send_queue();
     let request = SendRequest::write(pattern(&domain, 8, 1), exposed.remote());
     sends.post(request).unwrap();

@@ -2,15 +2,11 @@
 
 mod common;
 
-use common::{Pair, carry_out};
+use common::{Pair, carry_out, exposed};
 use rdma_core::{AccessFlags, Buffer, Error, ExposedMemory, SendRequest, WorkOpcode};
 
 fn counter(pair: &Pair, value: u64) -> ExposedMemory {
-    let buffer = pair.domain.allocate(24).unwrap();
-    let exposed = buffer
-        .expose(AccessFlags::REMOTE_ATOMIC)
-        .map_err(|(_, error)| error)
-        .unwrap();
+    let exposed = exposed(&pair.domain, 24, AccessFlags::REMOTE_ATOMIC);
     exposed.store_u64(8, value).unwrap();
     exposed
 }

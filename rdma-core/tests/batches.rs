@@ -2,19 +2,11 @@
 
 mod common;
 
-use common::{Pair, bytes, completion, pattern, receive, succeed};
+use common::{Pair, bytes, completion, exposed, pattern, receive, succeed};
 use rdma_core::{
-    AccessFlags, BatchError, Buffer, ConnectOptions, Errno, Error, ExposedMemory, FrozenBuffer,
-    QueuePair, QueuePairBuilder, SendBatch, SendQueue, SendRequest, WorkCompletion,
+    AccessFlags, BatchError, Buffer, ConnectOptions, Errno, Error, FrozenBuffer, QueuePair,
+    QueuePairBuilder, SendBatch, SendQueue, SendRequest, WorkCompletion,
 };
-
-fn exposed(pair: &Pair, len: usize) -> ExposedMemory {
-    let buffer = pair.domain.allocate(len).unwrap();
-    buffer
-        .expose(AccessFlags::REMOTE)
-        .map_err(|(_, error)| error)
-        .unwrap()
-}
 
 /// A pair for each way to post: `ibv_post_send`, and the functions `ibv_wr_*`.
 fn pairs(configure: impl Fn(QueuePairBuilder) -> QueuePairBuilder) -> [Pair; 2] {
@@ -34,7 +26,7 @@ fn no_completion(pair: &Pair) {
 #[test]
 fn a_batch_is_carried_out_in_its_order() {
     for pair in pairs(|builder| builder) {
-        let target = exposed(&pair, 8 * 16);
+        let target = exposed(&pair.domain, 8 * 16, AccessFlags::REMOTE);
         let mut sends = pair.left.send_queue();
         for round in 0..20 {
             let mut batch = sends.batch();
@@ -114,7 +106,7 @@ fn an_empty_batch_is_posted_without_a_word() {
 #[test]
 fn a_batch_that_is_dropped_is_not_posted_and_gives_its_memory_up() {
     for pair in pairs(|builder| builder) {
-        let target = exposed(&pair, 8);
+        let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let frozen = pattern(&pair.domain, 8, 1).freeze();
         let mut sends = pair.left.send_queue();
         let mut batch = sends.batch();
@@ -141,7 +133,7 @@ fn a_batch_that_is_dropped_is_not_posted_and_gives_its_memory_up() {
 #[test]
 fn a_batch_that_is_forgotten_is_not_posted_and_blocks_nothing() {
     for pair in pairs(|builder| builder.send_requests(4).receive_requests(4)) {
-        let target = exposed(&pair, 8);
+        let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let frozen = pattern(&pair.domain, 8, 7).freeze();
         let write = || SendRequest::write(frozen.clone(), target.remote());
         let mut sends = pair.left.send_queue::<FrozenBuffer>();
@@ -180,7 +172,7 @@ fn a_batch_that_is_forgotten_is_not_posted_and_blocks_nothing() {
 #[test]
 fn a_full_batch_refuses_and_keeps_what_it_has() {
     for pair in pairs(|builder| builder.send_requests(3).receive_requests(3)) {
-        let target = exposed(&pair, 8);
+        let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let write = |seed| SendRequest::write(pattern(&pair.domain, 8, seed), target.remote());
         let mut sends = pair.left.send_queue();
         sends.post(write(0)).unwrap();
@@ -205,7 +197,7 @@ fn a_full_batch_refuses_and_keeps_what_it_has() {
 #[test]
 fn a_refused_request_leaves_the_batch_as_it_was() {
     for pair in pairs(|builder| builder.inline_data(16)) {
-        let target = exposed(&pair, 64);
+        let target = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let mut sends = pair.left.send_queue();
         let mut batch = sends.batch();
         let write = |len| SendRequest::write(pattern(&pair.domain, len, 1), target.remote());
@@ -229,7 +221,7 @@ fn a_refused_request_leaves_the_batch_as_it_was() {
 #[test]
 fn what_a_batch_takes_back_comes_in_its_order() {
     for pair in pairs(|builder| builder.inline_data(16)) {
-        let target = exposed(&pair, 8);
+        let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let write = |seed| SendRequest::write(pattern(&pair.domain, 8, seed), target.remote());
         let mut sends = pair.left.send_queue();
         let mut batch = sends.batch();
@@ -352,7 +344,7 @@ fn the_rest_of_a_batch_can_be_posted_again() {
 #[test]
 fn threads_post_batches_to_one_queue() {
     for pair in pairs(|builder| builder) {
-        let target = exposed(&pair, 8);
+        let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let queue = pair.left.concurrent_send_queue::<Buffer>();
         let source = pair.left.send_completions();
         let posted = std::sync::atomic::AtomicUsize::new(0);
@@ -392,7 +384,7 @@ fn threads_post_batches_to_one_queue() {
 #[test]
 fn a_concurrent_batch_that_is_dropped_frees_its_slots() {
     let pair = Pair::new();
-    let target = exposed(&pair, 8);
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let frozen = pattern(&pair.domain, 8, 1).freeze();
     let queue = pair.left.concurrent_send_queue();
     let write = || SendRequest::write(frozen.clone(), target.remote());

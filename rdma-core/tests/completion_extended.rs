@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use common::{
-    Pair, bytes, context, eventually, nobody, pattern, succeed, until_failed, where_supported,
+    Pair, bytes, context, eventually, exposed, nobody, pattern, succeed, until_failed,
+    where_supported,
 };
 use rdma_core::{
     AccessFlags, CompletionFields, ConnectOptions, Context, Error, ExtendedCompletion,
@@ -179,8 +180,7 @@ fn what_a_poll_does_not_take_stays() {
 #[test]
 fn a_failure_tells_why() {
     let (pair, queue) = pair(Fields::QUEUE_PAIR);
-    let buffer = pair.domain.allocate(8).unwrap();
-    let exposed = buffer.expose(AccessFlags::REMOTE_READ).unwrap();
+    let exposed = exposed(&pair.domain, 8, AccessFlags::REMOTE_READ);
     let mut sends = pair.left.send_queue();
     let refused = SendRequest::write(pattern(&pair.domain, 8, 1), exposed.remote());
     sends.post(refused).unwrap();

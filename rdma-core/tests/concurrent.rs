@@ -7,23 +7,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use common::{Pair, bytes, completion, eventually, pattern, succeed};
+use common::{Pair, bytes, completion, eventually, exposed, pattern, succeed};
 use rdma_core::queue_pair::ReservedSlot;
 use rdma_core::{
-    AccessFlags, Buffer, ConcurrentSendQueue, ConnectOptions, Error, ExposedMemory, SendRequest,
-    WorkCompletion,
+    AccessFlags, Buffer, ConcurrentSendQueue, ConnectOptions, Error, SendRequest, WorkCompletion,
 };
 
 const THREADS: usize = 4;
 const EACH: usize = 500;
-
-fn exposed(pair: &Pair, len: usize) -> ExposedMemory {
-    let buffer = pair.domain.allocate(len).unwrap();
-    buffer
-        .expose(AccessFlags::REMOTE)
-        .map_err(|(_, error)| error)
-        .unwrap()
-}
 
 /// Takes every slot, to see that `expected` are free, and gives them back.
 fn free_slots(queue: &ConcurrentSendQueue<Buffer>) -> usize {
@@ -43,7 +34,7 @@ fn every_request_of_every_thread_completes_exactly_once() {
         |builder| builder.send_requests(16),
         &ConnectOptions::default(),
     );
-    let target = exposed(&pair, 8);
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let queue = pair.left.concurrent_send_queue::<Buffer>();
     assert_eq!(queue.capacity(), 16);
     let completed = AtomicUsize::new(0);
@@ -128,7 +119,7 @@ fn a_full_concurrent_queue_refuses_and_recovers() {
         |builder| builder.send_requests(3).receive_requests(3),
         &ConnectOptions::default(),
     );
-    let target = exposed(&pair, 8);
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let queue = pair.left.concurrent_send_queue::<Buffer>();
     for _ in 0..3 {
         let slot = queue.reserve().unwrap();
@@ -179,7 +170,7 @@ fn a_slot_of_another_queue_is_refused() {
         |builder| builder.send_requests(1),
         &ConnectOptions::default(),
     );
-    let target = exposed(&pair, 8);
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let (one, other) = (
         pair.left.concurrent_send_queue::<Buffer>(),
         pair.right.concurrent_send_queue::<Buffer>(),
@@ -223,7 +214,7 @@ fn a_slot_dropped_unused_is_lost_and_nothing_else() {
         |builder| builder.send_requests(2),
         &ConnectOptions::default(),
     );
-    let target = exposed(&pair, 8);
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let queue = pair.left.concurrent_send_queue::<Buffer>();
     assert!(queue.reserve().is_some());
     for seed in 0..5 {

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use common::{bytes, pattern, succeed};
+use common::{bytes, exposed, pattern, succeed};
 use manager::{PATIENCE, connected, connection_error, connector, listener};
 use rdma_core::{
     AccessFlags, Buffer, Connection, ConnectionError, ConnectionParameters, ConnectionStep,
@@ -243,7 +243,7 @@ fn what_is_read_is_what_was_written() {
     assert_eq!(server.queue_pair().local().incoming_reads, 2);
 
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-    let target = domain.allocate(5000).unwrap().expose(access).unwrap();
+    let target = exposed(&domain, 5000, access);
     let pair = client.queue_pair();
     let mut queue = pair.send_queue::<Buffer>();
     let written = SendRequest::write(pattern(&domain, 5000, 7), target.remote());

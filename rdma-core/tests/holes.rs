@@ -10,16 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use common::{
-    Pair, bytes, carry_out, completion, context, eventually, nobody, pattern, succeed, until_failed,
+    Pair, bytes, carry_out, completion, context, eventually, expose, exposed, nobody, pattern,
+    succeed, until_failed,
 };
 use rdma_core::{
-    AccessFlags, Buffer, CompletionFields, Error, ExposedMemory, LentMemory, Part, QueuePair,
-    RemoteMemory, SendRequest, SharedBuffer, WorkCompletion, WorkStatus,
+    AccessFlags, Buffer, CompletionFields, Error, LentMemory, Part, QueuePair, RemoteMemory,
+    SendRequest, SharedBuffer, WorkCompletion, WorkStatus,
 };
-
-fn exposed(buffer: Buffer, access: AccessFlags) -> ExposedMemory {
-    buffer.expose(access).map_err(|(_, error)| error).unwrap()
-}
 
 /// A queue pair whose peer never answers, with all the patience of the default settings.
 fn to_nobody(domain: &rdma_core::ProtectionDomain) -> QueuePair {
@@ -72,7 +69,7 @@ fn forgotten_guards_leave_the_rest_at_work() {
     let pair = Pair::new();
     let domain = &pair.domain;
     mem::forget(domain.allocate(64).unwrap());
-    mem::forget(exposed(domain.allocate(64).unwrap(), AccessFlags::REMOTE));
+    mem::forget(exposed(domain, 64, AccessFlags::REMOTE));
 
     // A claim that is forgotten is never given back, and nobody gets at its bytes.
     let mut shared = SharedBuffer::new(domain.allocate(64).unwrap());
@@ -100,7 +97,7 @@ fn forgotten_guards_leave_the_rest_at_work() {
 
     // What came back and is not looked at.
     let mut sends = pair.left.send_queue();
-    let target = exposed(domain.allocate(8).unwrap(), AccessFlags::REMOTE_WRITE);
+    let target = exposed(domain, 8, AccessFlags::REMOTE_WRITE);
     let write = || SendRequest::write(pattern(domain, 8, 4), target.remote());
     sends.post(write().unsignaled()).unwrap();
     sends.post(write()).unwrap();
@@ -162,7 +159,7 @@ fn ranges_outside_of_memory_are_refused_before_the_device_sees_them() {
         let part = Part::new(domain.allocate(64).unwrap(), range.clone());
         assert!(part.is_err(), "{range:?}");
     }
-    let exposed = exposed(buffer, AccessFlags::REMOTE);
+    let exposed = expose(buffer, AccessFlags::REMOTE);
     for range in outside {
         assert!(exposed.remote().slice(range.clone()).is_err());
         assert!(exposed.slice(range).is_err());
@@ -191,10 +188,7 @@ fn new_memory_is_initialised() {
 #[test]
 fn memory_is_deregistered_before_it_is_freed() {
     let pair = Pair::new();
-    let target = exposed(
-        pair.domain.allocate(4096).unwrap(),
-        AccessFlags::REMOTE_WRITE,
-    );
+    let target = exposed(&pair.domain, 4096, AccessFlags::REMOTE_WRITE);
     let remote = target.remote();
     drop(target);
     // Very likely where the other was; the key must not reach it.
@@ -214,7 +208,7 @@ fn a_key_reaches_the_memory_that_it_was_given_for_and_none_beside_it() {
         let pair = Pair::new();
         let (before, rest) = pattern(&pair.domain, 96, 1).split_at(32);
         let (middle, after) = rest.split_at(32);
-        let granted = exposed(middle, AccessFlags::REMOTE_WRITE);
+        let granted = expose(middle, AccessFlags::REMOTE_WRITE);
         let remote = granted.remote();
         let neighbour = RemoteMemory {
             address: remote.address - 32 + place.start,
@@ -233,7 +227,7 @@ fn a_key_reaches_the_memory_that_it_was_given_for_and_none_beside_it() {
 #[test]
 fn a_lease_ends_at_the_device_and_not_by_a_clock() {
     let pair = Pair::new();
-    let target = exposed(pair.domain.allocate(64).unwrap(), AccessFlags::REMOTE);
+    let target = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let remote = target.remote();
     let mut sends = pair.left.send_queue();
     let write = |seed| SendRequest::write(pattern(&pair.domain, 64, seed), remote);
@@ -339,10 +333,7 @@ fn a_completion_gives_no_memory_of_other_queues_back() {
 #[test]
 fn a_panic_with_operations_in_flight_frees_nothing_too_early() {
     let pair = Pair::new();
-    let target = exposed(
-        pair.domain.allocate(4096).unwrap(),
-        AccessFlags::REMOTE_WRITE,
-    );
+    let target = exposed(&pair.domain, 4096, AccessFlags::REMOTE_WRITE);
     let mut shared = SharedBuffer::new(pair.domain.allocate(64).unwrap());
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let mut sends = pair.left.send_queue();
@@ -460,7 +451,7 @@ fn a_queue_that_overflows_fails_and_frees_nothing() {
     let domain = context.protection_domain().unwrap();
     let small = |builder: rdma_core::QueuePairBuilder| builder.send_completions(&queue);
     let pair = Pair::in_domain(&domain, small, &Default::default());
-    let target = exposed(domain.allocate(8).unwrap(), AccessFlags::REMOTE_WRITE);
+    let target = exposed(&domain, 8, AccessFlags::REMOTE_WRITE);
     let mut sends = pair.left.send_queue();
     let count = queue.capacity() + 8;
     for _ in 0..count {
@@ -573,7 +564,7 @@ fn objects_are_dropped_in_any_order_with_operations_in_flight() {
             receives.post(domain.allocate(64).unwrap()).unwrap();
         }
         queue.request_notification().unwrap();
-        let exposed = exposed(domain.allocate(64).unwrap(), AccessFlags::REMOTE);
+        let exposed = exposed(&domain, 64, AccessFlags::REMOTE);
         let mut objects: Vec<Box<dyn std::any::Any>> = vec![
             Box::new(context),
             Box::new(domain),

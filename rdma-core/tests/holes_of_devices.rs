@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{Pair, completion, context, eventually, pattern};
+use common::{Pair, completion, context, eventually, exposed, pattern};
 use ibverbs_sys as sys;
 use rdma_core::{
     AccessFlags, Buffer, CompletionFields, CompletionQueue, Context, Error, ProtectionDomain,
@@ -77,8 +77,7 @@ fn an_unknown_status_or_opcode_is_told_with_its_number() {
     let context = context();
     with_poll(&context, unknown_values);
     let pair = pair_in(&context);
-    let target = pair.domain.allocate(64).unwrap();
-    let target = target.expose(AccessFlags::REMOTE).unwrap();
+    let target = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let mut sends = pair.left.send_queue();
     // Seven bytes are what the function makes a status of; a read tells its length.
     for (len, status) in [(8, WorkStatus::Success), (7, WorkStatus::Unknown(9999))] {

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use common::held::unchanged_by;
-use common::{Pair, completion, context, nobody, pattern, succeed};
+use common::{Pair, completion, context, exposed, nobody, pattern, succeed};
 use rdma_core::{
     AccessFlags, Buffer, CompletionFields, RemoteMemory, SendRequest, SharedBuffer, WorkCompletion,
 };
@@ -88,8 +88,7 @@ fn panic_in_flight() {
     let unwound = catch_unwind(AssertUnwindSafe(|| {
         let mut receives = pair.left.receive_queue();
         receives.post(pair.domain.allocate(64).unwrap()).unwrap();
-        let target = pair.domain.allocate(64).unwrap();
-        let target = target.expose(AccessFlags::REMOTE).unwrap();
+        let target = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let mut sends = pair.left.send_queue();
         let source = pattern(&pair.domain, 64, 1);
         sends
@@ -137,8 +136,7 @@ fn put_back_and_left() {
 /// A grant that a peer knows and nobody revokes.
 fn grants_dropped() {
     let pair = Pair::new();
-    let target = pair.domain.allocate(4096).unwrap();
-    let target = target.expose(AccessFlags::REMOTE).unwrap();
+    let target = exposed(&pair.domain, 4096, AccessFlags::REMOTE);
     let remote = target.remote();
     drop(target);
     let mut sends = pair.left.send_queue();

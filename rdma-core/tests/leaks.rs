@@ -5,23 +5,18 @@ mod common;
 use std::time::Duration;
 
 use common::held::unchanged_by;
-use common::{Pair, carry_out, completion, context, impatient, nobody, pattern, succeed};
+use common::{Pair, carry_out, completion, context, exposed, impatient, nobody, pattern, succeed};
 use rdma_core::{
-    AccessFlags, AddressChoice, Buffer, ConnectOptions, Context, Error, ExposedMemory,
-    RemoteMemory, SendRequest, WorkStatus,
+    AccessFlags, AddressChoice, Buffer, ConnectOptions, Context, Error, RemoteMemory, SendRequest,
+    WorkStatus,
 };
 
 const ROUNDS: usize = 100;
 
-fn exposed(pair: &Pair, access: AccessFlags) -> ExposedMemory {
-    let buffer = pair.domain.allocate(64).unwrap();
-    buffer.expose(access).map_err(|(_, error)| error).unwrap()
-}
-
 fn good_path() {
     let pair = Pair::new();
     pair.check();
-    let exposed = exposed(&pair, AccessFlags::REMOTE);
+    let exposed = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let mut sends = pair.left.send_queue();
     let source = pattern(&pair.domain, 64, 1);
     let source = carry_out(
@@ -48,7 +43,7 @@ fn announced() {
     let domain = context.protection_domain().unwrap();
     let configure = |builder: rdma_core::QueuePairBuilder| builder.send_completions(&queue);
     let pair = Pair::in_domain(&domain, configure, &ConnectOptions::default());
-    let exposed = exposed(&pair, AccessFlags::REMOTE);
+    let exposed = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let mut sends = pair.left.send_queue();
     queue.request_notification().unwrap();
     sends
@@ -117,7 +112,7 @@ fn fails(pair: &Pair, request: SendRequest<Buffer>, status: WorkStatus) {
 
 fn outside(offset: i64) {
     let pair = Pair::new();
-    let exposed = exposed(&pair, AccessFlags::REMOTE);
+    let exposed = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let remote = exposed.remote();
     let address = remote.address.wrapping_add_signed(offset);
     let request = SendRequest::write(
@@ -141,7 +136,7 @@ fn across_the_end_of_the_grant() {
 
 fn revoked_key() {
     let pair = Pair::new();
-    let exposed = exposed(&pair, AccessFlags::REMOTE);
+    let exposed = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let remote = exposed.remote();
     let buffer = exposed.revoke().map_err(|(_, error)| error).unwrap();
     fails(
@@ -153,7 +148,7 @@ fn revoked_key() {
 
 fn access_not_granted() {
     let pair = Pair::new();
-    let exposed = exposed(&pair, AccessFlags::REMOTE_READ);
+    let exposed = exposed(&pair.domain, 64, AccessFlags::REMOTE_READ);
     let source = pattern(&pair.domain, 16, 1);
     let request = SendRequest::write(source, exposed.remote());
     fails(&pair, request, WorkStatus::RemoteAccess);

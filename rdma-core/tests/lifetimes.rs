@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Pair, completion, context, nobody, pattern, until_failed};
+use common::{Pair, completion, context, expose, nobody, pattern, until_failed};
 use rdma_core::{
     AccessFlags, Buffer, Context, ExposedMemory, FrozenBuffer, ProtectionDomain, QueuePair,
     SendRequest, SharedBuffer, WorkStatus,
@@ -143,10 +143,7 @@ fn memory_outlives_everything_it_was_made_from() {
     buffer.fill(1);
     assert_eq!(claim[..], [0; 8]);
     assert_eq!(part[..], common::bytes(8, 1)[2..4]);
-    let exposed = buffer
-        .expose(AccessFlags::REMOTE)
-        .map_err(|(_, error)| error)
-        .unwrap();
+    let exposed = expose(buffer, AccessFlags::REMOTE);
     assert_eq!(exposed.load_u8(0), Ok(1));
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Pair, bytes, carry_out, completion, context, pattern, until_failed};
+use common::{Pair, bytes, carry_out, completion, context, expose, exposed, pattern, until_failed};
 use rdma_core::{
     AccessFlags, Claim, Error, ReadClaim, RemoteMemory, SendRequest, SharedBuffer, WorkStatus,
     WriteClaim,
@@ -125,8 +125,7 @@ fn a_claim_to_read_is_no_destination() {
 #[test]
 fn a_claim_to_read_takes_no_data_of_a_peer() {
     let pair = Pair::new();
-    let exposed = pattern(&pair.domain, 8, 7).expose(AccessFlags::REMOTE);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let exposed = expose(pattern(&pair.domain, 8, 7), AccessFlags::REMOTE);
     let shared = SharedBuffer::new(pair.domain.allocate(8).unwrap());
     let claim = || Claim::from(shared.try_read(..).unwrap());
     let mut sends = pair.left.send_queue::<[Option<Claim>; 1]>();
@@ -173,8 +172,7 @@ fn a_forgotten_claim_claims_for_ever_and_keeps_the_memory() {
 #[test]
 fn exposed_memory_is_copied_from_and_to() {
     let domain = context().protection_domain().unwrap();
-    let exposed = domain.allocate(64).unwrap().expose(AccessFlags::REMOTE);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let exposed = exposed(&domain, 64, AccessFlags::REMOTE);
     exposed.write_at(3, &bytes(40, 1)).unwrap();
     let mut back = [0; 40];
     exposed.slice(1..).unwrap().read_at(2, &mut back).unwrap();
@@ -204,12 +202,7 @@ fn exposed_memory_is_copied_from_and_to() {
 #[test]
 fn revoking_needs_the_last_clone_and_ends_the_grant_at_the_device() {
     let pair = Pair::new();
-    let exposed = pair
-        .domain
-        .allocate(64)
-        .unwrap()
-        .expose(AccessFlags::REMOTE);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let exposed = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let remote = exposed.remote();
     let mut sends = pair.left.send_queue();
     let source = carry_out(
@@ -237,12 +230,7 @@ fn revoking_needs_the_last_clone_and_ends_the_grant_at_the_device() {
 #[test]
 fn memory_in_flight_cannot_be_revoked() {
     let pair = Pair::new();
-    let exposed = pair
-        .domain
-        .allocate(64)
-        .unwrap()
-        .expose(AccessFlags::REMOTE);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let exposed = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let mut receives = pair.right.receive_queue();
     receives.post(exposed.clone()).unwrap();
     let (exposed, error) = exposed.revoke().expect_err("it is in flight");
@@ -256,10 +244,7 @@ fn memory_in_flight_cannot_be_revoked() {
 fn parts_of_one_buffer_are_exposed_apart_from_each_other() {
     let pair = Pair::new();
     let (left, mut right) = pair.domain.allocate(128).unwrap().split_at(64);
-    let exposed = left
-        .expose(AccessFlags::REMOTE)
-        .map_err(|(_, error)| error)
-        .unwrap();
+    let exposed = expose(left, AccessFlags::REMOTE);
     right.fill(7);
     let mut sends = pair.left.send_queue();
     let source = pattern(&pair.domain, 64, 2);
@@ -328,8 +313,7 @@ fn borrowed_parts_are_disjoint_and_inside() {
 #[test]
 fn disjoint_parts_are_destinations_at_once() {
     let pair = Pair::new();
-    let exposed = pattern(&pair.domain, 96, 5).expose(AccessFlags::REMOTE_READ);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let exposed = expose(pattern(&pair.domain, 96, 5), AccessFlags::REMOTE_READ);
     let mut target = pair.domain.allocate(96).unwrap();
     let scope = pair
         .left
@@ -349,12 +333,7 @@ fn disjoint_parts_are_destinations_at_once() {
 #[test]
 fn exposed_memory_has_words_and_atomics_of_all_sizes() {
     let pair = Pair::new();
-    let exposed = pair
-        .domain
-        .allocate(64)
-        .unwrap()
-        .expose(AccessFlags::REMOTE);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let exposed = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let volatile = exposed.volatile();
     volatile.fill(0xab);
     assert_eq!(volatile.to_vec(), [0xab; 64]);
@@ -397,12 +376,7 @@ fn exposed_memory_has_words_and_atomics_of_all_sizes() {
 #[test]
 fn tokens_travel_as_bytes_and_by_serde_and_divide() {
     let pair = Pair::new();
-    let exposed = pair
-        .domain
-        .allocate(64)
-        .unwrap()
-        .expose(AccessFlags::REMOTE);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let exposed = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let token = exposed.remote();
     let text = serde_json::to_string(&token).unwrap();
     let by_serde: RemoteMemory = serde_json::from_str(&text).unwrap();

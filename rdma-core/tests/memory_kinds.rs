@@ -6,8 +6,8 @@ mod common;
 use std::os::fd::AsFd;
 
 use common::{
-    Pair, bytes, carry_out, completion, context, is_softroce, pattern, receive, succeed,
-    where_supported,
+    Pair, bytes, carry_out, completion, context, expose, exposed, is_softroce, pattern, receive,
+    succeed, where_supported,
 };
 use rdma_core::{
     AccessFlags, Buffer, ConnectOptions, Error, Gather, HostMemory, Left, Prefetch,
@@ -159,12 +159,7 @@ fn what_has_no_address_is_not_copied_inline() {
     let refused = sends.post(SendRequest::send(part).inline()).unwrap_err();
     assert!(matches!(refused.error, Error::InvalidArgument { .. }));
     let mut sends = pair.left.send_queue();
-    let exposed = pair
-        .domain
-        .allocate(64)
-        .unwrap()
-        .expose(AccessFlags::ZERO_BASED);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let exposed = exposed(&pair.domain, 64, AccessFlags::ZERO_BASED);
     assert!(sends.post(SendRequest::send(exposed).inline()).is_err());
 }
 
@@ -283,8 +278,7 @@ fn on_demand_memory_serves_requests_and_takes_advice() {
     assert_eq!(sent(&pair, buffer, 1 << 16), bytes(1 << 16, 1));
 
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::ON_DEMAND;
-    let exposed = pair.domain.allocate(4096).unwrap().expose(access);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let exposed = exposed(&pair.domain, 4096, access);
     exposed.prefetch(.., Prefetch::Write).unwrap();
     let mut sends = pair.left.send_queue();
     let source = pattern(&pair.domain, 4096, 2);
@@ -318,7 +312,7 @@ fn zero_based_memory_is_counted_from_zero() {
     let pair = Pair::new();
     let access = AccessFlags::REMOTE | AccessFlags::ZERO_BASED;
     let (_, part) = pair.domain.allocate(8192).unwrap().split_at(4096);
-    let exposed = part.expose(access).map_err(|(_, error)| error).unwrap();
+    let exposed = expose(part, access);
     assert_eq!(exposed.remote().address, 0);
     let place = exposed.slice(64..128).unwrap().remote();
     assert_eq!(place.address, 64);

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Pair, bytes, carry_out, context, pattern, receive};
+use common::{Pair, bytes, carry_out, context, exposed, pattern, receive};
 use rdma_core::{
     AccessFlags, Buffer, DetachedMemory, Error, FrozenBuffer, HostMemory, HugePages, Pages,
     ProtectionDomain, SendRequest,
@@ -279,8 +279,7 @@ fn a_registration_takes_all_flags_for_local_use_and_none_for_peers() {
 fn relaxed_ordering_is_taken_or_ignored() {
     let pair = Pair::new();
     let access = AccessFlags::REMOTE | AccessFlags::RELAXED_ORDERING;
-    let exposed = pair.domain.allocate(64).unwrap().expose(access);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let exposed = exposed(&pair.domain, 64, access);
     let mut sends = pair.left.send_queue();
     let source = pattern(&pair.domain, 64, 1);
     carry_out(

@@ -2,14 +2,8 @@
 
 mod common;
 
-use common::{Pair, bytes, carry_out, pattern, receive};
+use common::{Pair, bytes, carry_out, expose, exposed, pattern, receive};
 use rdma_core::{AccessFlags, ExposedMemory, Part, SendRequest, WorkOpcode};
-
-/// Exposed memory with zeroes.
-fn exposed(pair: &Pair, len: usize, access: AccessFlags) -> ExposedMemory {
-    let buffer = pair.domain.allocate(len).unwrap();
-    buffer.expose(access).map_err(|(_, error)| error).unwrap()
-}
 
 fn content(memory: &ExposedMemory) -> Vec<u8> {
     let mut content = vec![0; memory.len()];
@@ -22,7 +16,7 @@ fn writes_of_many_sizes_land_where_they_should() {
     let pair = Pair::new();
     let mut sends = pair.left.send_queue();
     for len in [1, 8, 4096, 1 << 20] {
-        let target = exposed(&pair, len + 10, AccessFlags::REMOTE_WRITE);
+        let target = exposed(&pair.domain, len + 10, AccessFlags::REMOTE_WRITE);
         let source = pattern(&pair.domain, len, 6);
         let remote = target.remote().slice(5..5 + len).unwrap();
         carry_out(&pair.left, &mut sends, SendRequest::write(source, remote));
@@ -36,7 +30,7 @@ fn writes_of_many_sizes_land_where_they_should() {
 #[test]
 fn an_empty_write_touches_nothing() {
     let pair = Pair::new();
-    let target = exposed(&pair, 8, AccessFlags::REMOTE_WRITE);
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE_WRITE);
     let mut sends = pair.left.send_queue();
     carry_out(
         &pair.left,
@@ -49,7 +43,7 @@ fn an_empty_write_touches_nothing() {
 #[test]
 fn a_write_with_immediate_takes_a_receive_and_leaves_its_memory_alone() {
     let pair = Pair::new();
-    let target = exposed(&pair, 5000, AccessFlags::REMOTE_WRITE);
+    let target = exposed(&pair.domain, 5000, AccessFlags::REMOTE_WRITE);
     let mut receives = pair.right.receive_queue();
     receives.post(pattern(&pair.domain, 4, 1)).unwrap();
     let mut sends = pair.left.send_queue();
@@ -69,11 +63,7 @@ fn reads_of_many_sizes_fetch_what_is_there() {
     let pair = Pair::new();
     let mut sends = pair.left.send_queue();
     for len in [1, 8, 4096, 1 << 20] {
-        let source = pattern(&pair.domain, len + 3, 8);
-        let source = source
-            .expose(AccessFlags::REMOTE_READ)
-            .map_err(|(_, error)| error)
-            .unwrap();
+        let source = expose(pattern(&pair.domain, len + 3, 8), AccessFlags::REMOTE_READ);
         let remote = source.remote().slice(3..).unwrap();
         let room = pair.domain.allocate(len).unwrap();
         let room = carry_out(&pair.left, &mut sends, SendRequest::read(room, remote));
@@ -84,7 +74,7 @@ fn reads_of_many_sizes_fetch_what_is_there() {
 #[test]
 fn a_read_tells_its_kind_and_length() {
     let pair = Pair::new();
-    let source = exposed(&pair, 64, AccessFlags::REMOTE_READ);
+    let source = exposed(&pair.domain, 64, AccessFlags::REMOTE_READ);
     let mut sends = pair.left.send_queue();
     let room = pair.domain.allocate(64).unwrap();
     sends
@@ -101,11 +91,7 @@ fn a_read_tells_its_kind_and_length() {
 #[test]
 fn a_read_scatters_into_several_pieces() {
     let pair = Pair::new();
-    let source = pattern(&pair.domain, 3000, 4);
-    let source = source
-        .expose(AccessFlags::REMOTE_READ)
-        .map_err(|(_, error)| error)
-        .unwrap();
+    let source = expose(pattern(&pair.domain, 3000, 4), AccessFlags::REMOTE_READ);
     let mut sends = pair.left.send_queue();
     let allocate = |len| pair.domain.allocate(len).unwrap();
     let part = Part::new(allocate(2000), 500..1999).unwrap();
@@ -125,8 +111,8 @@ fn a_read_scatters_into_several_pieces() {
 fn exposed_memory_is_source_and_destination_while_peers_reach_it() {
     let pair = Pair::new();
     let (one, other) = (
-        exposed(&pair, 64, AccessFlags::REMOTE),
-        exposed(&pair, 64, AccessFlags::REMOTE),
+        exposed(&pair.domain, 64, AccessFlags::REMOTE),
+        exposed(&pair.domain, 64, AccessFlags::REMOTE),
     );
     one.write_at(0, &bytes(64, 1)).unwrap();
     let mut sends = pair.left.send_queue();

@@ -4,22 +4,14 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Pair, bytes, carry_out, completion, pattern, receive, succeed};
+use common::{Pair, bytes, carry_out, completion, exposed, pattern, receive, succeed};
 use rdma_core::{
     AccessFlags, AddressVector, AtomicResult, Buffer, ConnectOptions, DatagramHeader,
-    DatagramOptions, Destination, Error, ExposedMemory, Placement, ProtectionDomain, QueuePair,
-    QueuePairBuilder, SendOperations, SendRequest, Transport, WorkOpcode, WorkStatus, XrcDomain,
+    DatagramOptions, Destination, Error, Placement, ProtectionDomain, QueuePair, QueuePairBuilder,
+    SendOperations, SendRequest, Transport, WorkOpcode, WorkStatus, XrcDomain,
 };
 
 const QKEY: u32 = 0x1234_5678;
-
-fn exposed(domain: &ProtectionDomain, len: usize) -> ExposedMemory {
-    let buffer = domain.allocate(len).unwrap();
-    buffer
-        .expose(AccessFlags::REMOTE)
-        .map_err(|(_, error)| error)
-        .unwrap()
-}
 
 fn inlining(builder: QueuePairBuilder) -> QueuePairBuilder {
     builder.inline_data(64)
@@ -66,7 +58,7 @@ fn sends_bring_what_they_carry() {
 #[test]
 fn writes_reads_and_atomics_do_what_they_say() {
     for pair in pairs() {
-        let there = exposed(&pair.domain, 64);
+        let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let mut sends = pair.left.send_queue();
         let mut receives = pair.right.receive_queue();
         receives.post(pair.domain.allocate(8).unwrap()).unwrap();
@@ -108,7 +100,7 @@ fn an_atomic_result_has_eight_bytes() {
 #[test]
 fn data_that_is_copied_needs_no_registration_and_no_keeping() {
     for pair in pairs() {
-        let there = exposed(&pair.domain, 64);
+        let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let mut receives = pair.right.receive_queue();
         receives.post(pair.domain.allocate(64).unwrap()).unwrap();
         let mut sends = pair.left.send_queue::<Buffer>();
@@ -146,7 +138,7 @@ fn data_that_is_copied_needs_no_registration_and_no_keeping() {
 #[test]
 fn more_data_than_can_be_copied_is_refused() {
     for pair in pairs() {
-        let there = exposed(&pair.domain, 64);
+        let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
         let mut sends = pair.left.send_queue::<Buffer>();
         let limit = pair.left.inline_limit();
         let data = vec![1; limit + 1];
@@ -255,7 +247,7 @@ fn requests_that_lack_what_the_queue_pair_needs_are_refused() {
     for way in ways() {
         let domain = common::context().protection_domain().unwrap();
         let datagrams = datagrams(&domain, way);
-        let there = exposed(&domain, 8);
+        let there = exposed(&domain, 8, AccessFlags::REMOTE);
         let destination = destination(&domain, &datagrams);
         let memory = || domain.allocate(8).unwrap();
         let mut sends = datagrams.send_queue();
@@ -305,7 +297,7 @@ fn unreliable_connections_write_and_neither_read_nor_count() {
         let configure =
             |builder: QueuePairBuilder| way(builder).transport(Transport::UnreliableConnected);
         let pair = Pair::with(configure, &ConnectOptions::default());
-        let there = exposed(&pair.domain, 8);
+        let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let mut sends = pair.left.send_queue();
         let write = SendRequest::write(pattern(&pair.domain, 8, 2), there.remote());
         let memory = carry_out(&pair.left, &mut sends, write);
@@ -376,7 +368,7 @@ fn invalidating_a_key_that_is_none_fails_the_request() {
 fn what_a_queue_pair_was_not_made_for_is_unsupported() {
     let configure = |builder: QueuePairBuilder| builder.operations(SendOperations::SEND);
     let pair = Pair::with(configure, &ConnectOptions::default());
-    let there = exposed(&pair.domain, 8);
+    let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let mut sends = pair.left.send_queue();
     let write = SendRequest::write(pattern(&pair.domain, 8, 2), there.remote());
     let refused = sends.post(write).unwrap_err();
@@ -389,7 +381,7 @@ fn what_a_queue_pair_was_not_made_for_is_unsupported() {
 #[test]
 fn flushes_atomic_writes_and_segmentation_are_unsupported() {
     for pair in pairs() {
-        let there = exposed(&pair.domain, 8);
+        let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let mut sends = pair.left.send_queue::<Buffer>();
         let requests = [
             SendRequest::atomic_write([1; 8], there.remote()),

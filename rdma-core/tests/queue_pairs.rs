@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Pair, bytes, completion, context, pattern, receive, succeed};
+use common::{Pair, bytes, completion, context, exposed, pattern, receive, succeed};
 use ibverbs_sys as sys;
 use rdma_core::{
     AccessFlags, Arrival, CompletionQueue, ConnectOptions, DataOrder, DatagramOptions,
@@ -264,24 +264,20 @@ fn an_unreliable_connection_writes_and_does_not_read() {
         |builder| builder.transport(Transport::UnreliableConnected),
         &options(),
     );
-    let memory = pair.domain.allocate(64).unwrap();
-    let exposed = memory.expose(AccessFlags::REMOTE_WRITE);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let writable = exposed(&pair.domain, 64, AccessFlags::REMOTE_WRITE);
     let mut receives = pair.right.receive_queue();
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
     let mut sends = pair.left.send_queue();
     let source = pattern(&pair.domain, 64, 9);
-    let request = SendRequest::write_with_immediate(source, exposed.remote(), 0x1234_5678);
+    let request = SendRequest::write_with_immediate(source, writable.remote(), 0x1234_5678);
     sends.post(request).unwrap();
     let sent = succeed(pair.left.send_completions());
     assert_eq!(sends.complete(&sent).count(), 1);
     let (received, _) = receive(&pair.right, &mut receives);
     assert_eq!(received.immediate(), Some(0x1234_5678));
-    let revoked = exposed.revoke().map_err(|(_, error)| error).unwrap();
+    let revoked = writable.revoke().map_err(|(_, error)| error).unwrap();
     assert_eq!(revoked[..], bytes(64, 9));
-    let readable = pair.domain.allocate(8).unwrap();
-    let readable = readable.expose(AccessFlags::REMOTE_READ);
-    let readable = readable.map_err(|(_, error)| error).unwrap();
+    let readable = exposed(&pair.domain, 8, AccessFlags::REMOTE_READ);
     let remote = readable.remote();
     let room = pair.domain.allocate(8).unwrap();
     let refused = match sends.post(SendRequest::read(room, remote)) {

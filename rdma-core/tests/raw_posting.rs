@@ -4,20 +4,11 @@ mod common;
 
 use std::io::IoSlice;
 
-use common::{Pair, bytes, completion, pattern, succeed};
+use common::{Pair, bytes, completion, exposed, pattern, succeed};
 use ibverbs_sys::ibv_send_flags;
 use rdma_core::{
-    AccessFlags, ConnectOptions, Errno, ExposedMemory, RawElements, RawSendRequest,
-    raw_receive_request,
+    AccessFlags, ConnectOptions, Errno, RawElements, RawSendRequest, raw_receive_request,
 };
-
-fn exposed(pair: &Pair, len: usize) -> ExposedMemory {
-    let buffer = pair.domain.allocate(len).unwrap();
-    buffer
-        .expose(AccessFlags::REMOTE)
-        .map_err(|(_, error)| error)
-        .unwrap()
-}
 
 fn pair() -> Pair {
     Pair::with(
@@ -36,7 +27,7 @@ fn extended() -> Pair {
 #[test]
 fn a_list_of_raw_requests_is_posted_in_one_call() {
     let pair = pair();
-    let there = exposed(&pair, 24);
+    let there = exposed(&pair.domain, 24, AccessFlags::REMOTE);
     let buffers = [1, 2, 3].map(|seed| pattern(&pair.domain, 8, seed));
     let elements = buffers.each_ref().map(|it| RawElements::of(it).unwrap());
     let place = |index: usize| there.remote().slice(index * 8..).unwrap();
@@ -95,7 +86,7 @@ fn raw_receives_take_raw_sends() {
 #[test]
 fn raw_atomics_and_reads_bring_what_was_there() {
     let pair = pair();
-    let there = exposed(&pair, 8);
+    let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     there.store_u64(0, 40).unwrap();
     let room = pair.domain.allocate(8).unwrap();
     let element = RawElements::of(&room).unwrap();
@@ -127,7 +118,7 @@ fn a_raw_list_that_does_not_fit_tells_the_first_that_was_refused() {
         |builder| builder.send_requests(4),
         &ConnectOptions::default(),
     );
-    let there = exposed(&pair, 8);
+    let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 1);
     let element = RawElements::of(&source).unwrap();
     // A device may have more room than was asked for, and than it says, but not so much.
@@ -156,7 +147,7 @@ fn a_raw_list_that_does_not_fit_tells_the_first_that_was_refused() {
 #[test]
 fn a_raw_session_posts_what_it_was_told() {
     let pair = extended();
-    let there = exposed(&pair, 24);
+    let there = exposed(&pair.domain, 24, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 3);
     let element = RawElements::of(&source).unwrap()[0];
     let remote = there.remote();
@@ -194,7 +185,7 @@ fn a_raw_session_posts_what_it_was_told() {
 #[test]
 fn a_raw_session_takes_lists() {
     let pair = extended();
-    let there = exposed(&pair, 16);
+    let there = exposed(&pair.domain, 16, AccessFlags::REMOTE);
     let remote = there.remote();
     let (left, right) = pattern(&pair.domain, 16, 3).split_at(8);
     let elements = RawElements::of(&(&left, &right)).unwrap();
@@ -236,7 +227,7 @@ fn a_raw_session_takes_lists() {
 #[test]
 fn a_raw_session_that_is_dropped_posts_nothing() {
     let pair = extended();
-    let there = exposed(&pair, 8);
+    let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 3);
     let element = RawElements::of(&source).unwrap()[0];
     // SAFETY: it is dropped here; what is named is there.
@@ -262,7 +253,7 @@ fn a_queue_pair_that_was_not_made_for_it_has_no_raw_session() {
 #[test]
 fn raw_requests_and_those_of_a_queue_are_told_apart() {
     let pair = pair();
-    let there = exposed(&pair, 8);
+    let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 3);
     let element = RawElements::of(&source).unwrap();
     let mut sends = pair.left.send_queue();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Pair, completion, context, impatient, nobody, pattern, until_failed};
+use common::{Pair, completion, context, expose, impatient, nobody, pattern, until_failed};
 use rdma_core::{
     AccessFlags, Buffer, ConnectOptions, ExposedMemory, QueuePairState, RemoteMemory, SendRequest,
     WorkStatus,
@@ -19,7 +19,7 @@ impl Guarded {
     fn new(pair: &Pair, access: AccessFlags) -> Self {
         let (before, rest) = pair.domain.allocate(192).unwrap().split_at(64);
         let (middle, after) = rest.split_at(64);
-        let exposed = middle.expose(access).map_err(|(_, error)| error).unwrap();
+        let exposed = expose(middle, access);
         Self {
             before,
             exposed,

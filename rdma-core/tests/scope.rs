@@ -6,10 +6,10 @@ use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
-use common::{Pair, bytes, completion, context, nobody, pattern, receive, succeed};
+use common::{Pair, bytes, completion, context, exposed, nobody, pattern, receive, succeed};
 use rdma_core::{
-    AccessFlags, AtomicResult, Buffer, ConnectOptions, Error, ExposedMemory, PostError, QueuePair,
-    QueuePairState, Result, Scope, SendRequest, WorkCompletion, WorkStatus,
+    AccessFlags, AtomicResult, Buffer, ConnectOptions, Error, PostError, QueuePair, QueuePairState,
+    Result, Scope, SendRequest, WorkCompletion, WorkStatus,
 };
 
 /// Ample for what happens.
@@ -17,14 +17,6 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// For what does not.
 const SHORT: Duration = Duration::from_millis(50);
-
-fn exposed(pair: &Pair, len: usize) -> ExposedMemory {
-    let buffer = pair.domain.allocate(len).unwrap();
-    buffer
-        .expose(AccessFlags::REMOTE)
-        .map_err(|(_, error)| error)
-        .unwrap()
-}
 
 /// A queue pair whose peer never answers and that never gives up by itself.
 fn lonely() -> (rdma_core::ProtectionDomain, QueuePair) {
@@ -48,7 +40,7 @@ fn nowhere() -> rdma_core::RemoteMemory {
 #[test]
 fn borrowed_memory_is_written_read_and_sent() {
     let pair = Pair::new();
-    let there = exposed(&pair, 64);
+    let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 64, 1);
     let mut target = pair.domain.allocate(64).unwrap();
     let mut received = pair.domain.allocate(64).unwrap();
@@ -90,7 +82,7 @@ fn borrowed_memory_is_written_read_and_sent() {
 #[test]
 fn references_and_tuples_are_borrowed_memory_too() {
     let pair = Pair::new();
-    let there = exposed(&pair, 16);
+    let there = exposed(&pair.domain, 16, AccessFlags::REMOTE);
     there.store_u64(0, 7).unwrap();
     let (one, other) = (pattern(&pair.domain, 8, 1), pattern(&pair.domain, 8, 2));
     let mut result = AtomicResult::new(&pair.domain).unwrap();
@@ -116,7 +108,7 @@ fn references_and_tuples_are_borrowed_memory_too() {
 #[test]
 fn disjoint_parts_are_in_flight_at_once() {
     let pair = Pair::new();
-    let there = exposed(&pair, 1024);
+    let there = exposed(&pair.domain, 1024, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 1024, 3);
     let mut target = pair.domain.allocate(1024).unwrap();
     pair.left
@@ -142,7 +134,7 @@ fn more_requests_than_the_queue_has_go_through_one_scope() {
         |builder| builder.send_requests(4).receive_requests(1),
         &ConnectOptions::default(),
     );
-    let there = exposed(&pair, 8);
+    let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let source = pattern(&pair.domain, 8, 3);
     let write = || SendRequest::write(&source, there.remote());
     pair.left
@@ -172,7 +164,7 @@ fn inline_data_needs_no_registration_in_a_scope() {
         |builder| builder.inline_data(32),
         &ConnectOptions::default(),
     );
-    let there = exposed(&pair, 8);
+    let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     pair.left
         .scope(LONG, |scope| {
             let number = 0x1234_5678_9abc_u64.to_ne_bytes();
@@ -188,7 +180,7 @@ fn inline_data_needs_no_registration_in_a_scope() {
 #[test]
 fn handles_that_are_dropped_or_forgotten_are_waited_for() {
     let pair = Pair::new();
-    let there = exposed(&pair, 4096);
+    let there = exposed(&pair.domain, 4096, AccessFlags::REMOTE);
     there.write_at(0, &bytes(4096, 9)).unwrap();
     for forget in [false, true] {
         let mut target = pair.domain.allocate(4096).unwrap();
@@ -215,7 +207,7 @@ fn handles_that_are_dropped_or_forgotten_are_waited_for() {
 fn a_failure_that_nobody_asked_for_is_the_scopes() {
     for ask in [true, false] {
         let pair = Pair::new();
-        let there = exposed(&pair, 8);
+        let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let wrong = rdma_core::RemoteMemory {
             rkey: there.remote().rkey ^ 0x5a00,
             ..there.remote()
@@ -250,7 +242,7 @@ fn completions_of_other_queues_that_come_meanwhile_are_not_lost() {
     let domain = context.protection_domain().unwrap();
     let configure = |builder: rdma_core::QueuePairBuilder| builder.send_completions(&queue);
     let pair = Pair::in_domain(&domain, configure, &ConnectOptions::default());
-    let there = exposed(&pair, 64);
+    let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let (mut left, mut right) = (pair.left.send_queue(), pair.right.send_queue());
     let write = |seed| SendRequest::write(pattern(&pair.domain, 8, seed), there.remote());
     let source = pattern(&pair.domain, 8, 7);
@@ -285,7 +277,7 @@ fn completions_of_other_queues_that_come_meanwhile_are_not_lost() {
 #[test]
 fn scopes_of_one_queue_pair_can_be_nested() {
     let pair = Pair::new();
-    let there = exposed(&pair, 16);
+    let there = exposed(&pair.domain, 16, AccessFlags::REMOTE);
     there.write_at(0, &bytes(16, 4)).unwrap();
     let (mut outer, mut inner) = (
         pair.domain.allocate(16).unwrap(),
@@ -395,7 +387,7 @@ fn a_receive_that_nothing_comes_for_is_given_up() {
 #[test]
 fn a_panic_in_a_scope_waits_for_what_is_in_flight() {
     let pair = Pair::new();
-    let there = exposed(&pair, 1 << 20);
+    let there = exposed(&pair.domain, 1 << 20, AccessFlags::REMOTE);
     there.write_at(0, &bytes(1 << 20, 2)).unwrap();
     let mut target = pair.domain.allocate(1 << 20).unwrap();
     let caught = panic::catch_unwind(AssertUnwindSafe(|| {

@@ -2,16 +2,8 @@
 
 mod common;
 
-use common::{Pair, bytes, carry_out, completion, pattern, receive, succeed};
-use rdma_core::{AccessFlags, ConnectOptions, Error, ExposedMemory, SendRequest, WorkOpcode};
-
-fn exposed(pair: &Pair, len: usize) -> ExposedMemory {
-    let buffer = pair.domain.allocate(len).unwrap();
-    buffer
-        .expose(AccessFlags::REMOTE)
-        .map_err(|(_, error)| error)
-        .unwrap()
-}
+use common::{Pair, bytes, carry_out, completion, exposed, pattern, receive, succeed};
+use rdma_core::{AccessFlags, ConnectOptions, Error, SendRequest, WorkOpcode};
 
 /// A pair that can send 64 bytes inline.
 fn inlining() -> Pair {
@@ -24,7 +16,7 @@ fn inlining() -> Pair {
 #[test]
 fn a_signaled_request_retires_the_unsignaled_before_it_in_order() {
     let pair = Pair::new();
-    let target = exposed(&pair, 64);
+    let target = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let mut sends = pair.left.send_queue();
     for seed in 0..10 {
         let request = SendRequest::write(pattern(&pair.domain, 8, seed), target.remote());
@@ -60,7 +52,7 @@ fn a_signaled_request_retires_the_unsignaled_before_it_in_order() {
 #[test]
 fn what_is_not_taken_from_the_retired_is_dropped() {
     let pair = Pair::new();
-    let target = exposed(&pair, 8);
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let frozen = pattern(&pair.domain, 8, 1).freeze();
     let mut sends = pair.left.send_queue();
     for _ in 0..3 {
@@ -79,7 +71,7 @@ fn what_is_not_taken_from_the_retired_is_dropped() {
 #[test]
 fn forgetting_the_retired_keeps_their_memory() {
     let pair = Pair::new();
-    let target = exposed(&pair, 8);
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let mut sends = pair.left.send_queue();
     for seed in 0..3 {
         let request = SendRequest::write(pattern(&pair.domain, 8, seed), target.remote());
@@ -110,7 +102,7 @@ fn a_full_queue_refuses_and_recovers() {
         |builder| builder.send_requests(4),
         &ConnectOptions::default(),
     );
-    let target = exposed(&pair, 8);
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let mut sends = pair.left.send_queue();
     assert_eq!((sends.capacity(), pair.left.send_capacity()), (4, 4));
     let write = |seed| SendRequest::write(pattern(&pair.domain, 8, seed), target.remote());
@@ -164,7 +156,7 @@ fn a_full_receive_queue_refuses_and_recovers() {
 #[test]
 fn two_send_queues_of_one_queue_pair_keep_their_own() {
     let pair = Pair::new();
-    let target = exposed(&pair, 8);
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let (mut one, mut other) = (pair.left.send_queue(), pair.left.send_queue());
     one.post(SendRequest::write(
         pattern(&pair.domain, 8, 1),
@@ -188,7 +180,11 @@ fn two_send_queues_of_one_queue_pair_keep_their_own() {
 #[test]
 fn a_fenced_request_sees_what_the_read_before_it_brought() {
     let pair = Pair::new();
-    let (source, relay, target) = (exposed(&pair, 8), exposed(&pair, 8), exposed(&pair, 8));
+    let (source, relay, target) = (
+        exposed(&pair.domain, 8, AccessFlags::REMOTE),
+        exposed(&pair.domain, 8, AccessFlags::REMOTE),
+        exposed(&pair.domain, 8, AccessFlags::REMOTE),
+    );
     let mut sends = pair.left.send_queue();
     for value in 1..=50_u64 {
         source.store_u64(0, value).unwrap();
@@ -207,7 +203,7 @@ fn a_fenced_request_sees_what_the_read_before_it_brought() {
 fn inline_data_is_sent_and_written() {
     let pair = inlining();
     assert!(pair.left.inline_limit() >= 64);
-    let target = exposed(&pair, 64);
+    let target = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let mut receives = pair.right.receive_queue();
     receives.post(pair.domain.allocate(64).unwrap()).unwrap();
     let mut sends = pair.left.send_queue();
@@ -258,7 +254,7 @@ fn inline_data_whose_lengths_overflow_is_refused() {
 #[test]
 fn a_read_cannot_be_inline() {
     let pair = inlining();
-    let source = exposed(&pair, 16);
+    let source = exposed(&pair.domain, 16, AccessFlags::REMOTE);
     let mut victim = pair.domain.allocate(16).unwrap();
     victim.fill(0xaa);
     // A provider that copied these bytes into the request would have the device take them for the
@@ -274,7 +270,7 @@ fn a_read_cannot_be_inline() {
         "{refused:?}"
     );
     assert!(victim.iter().all(|&byte| byte == 0xaa));
-    let counter = exposed(&pair, 8);
+    let counter = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let room = pair.domain.allocate(8).unwrap();
     let request = SendRequest::fetch_and_add(room, counter.remote(), 1).inline();
     assert!(sends.post(request).is_err());
@@ -285,7 +281,7 @@ fn a_read_cannot_be_inline() {
 #[test]
 fn unsignaled_requests_that_fail_complete_all_the_same() {
     let pair = Pair::new();
-    let target = exposed(&pair, 8);
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let gone = target.remote();
     drop(target);
     let mut sends = pair.left.send_queue();

@@ -2,19 +2,11 @@
 
 mod common;
 
-use common::{Pair, bytes, pattern, succeed};
+use common::{Pair, bytes, exposed, pattern, succeed};
 use rdma_core::{
     AccessFlags, Buffer, ConnectOptions, Error, ExposedMemory, QueuePairBuilder, SendQueue,
     SendRequest, WorkCompletion,
 };
-
-fn exposed(pair: &Pair) -> ExposedMemory {
-    let buffer = pair.domain.allocate(8).unwrap();
-    buffer
-        .expose(AccessFlags::REMOTE)
-        .map_err(|(_, error)| error)
-        .unwrap()
-}
 
 fn pairs(requests: u32) -> [Pair; 2] {
     let ways: [fn(QueuePairBuilder) -> QueuePairBuilder; 2] =
@@ -52,7 +44,7 @@ fn nothing_completes(pair: &Pair) {
 fn a_queue_that_never_signals_goes_on() {
     for capacity in [1, 2, 5] {
         for pair in pairs(capacity) {
-            let there = exposed(&pair);
+            let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
             let mut sends = pair.left.send_queue();
             for round in 0..10 {
                 for seed in 0..capacity as u8 {
@@ -75,7 +67,7 @@ fn a_queue_that_never_signals_goes_on() {
 #[test]
 fn a_batch_that_never_signals_goes_on() {
     for pair in pairs(6) {
-        let there = exposed(&pair);
+        let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let mut sends = pair.left.send_queue();
         for _ in 0..10 {
             for _ in 0..2 {
@@ -98,7 +90,7 @@ fn a_batch_that_never_signals_goes_on() {
 #[test]
 fn a_batch_that_is_not_posted_does_not_count() {
     let [pair, _] = pairs(4);
-    let there = exposed(&pair);
+    let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
     let mut sends = pair.left.send_queue();
     for _ in 0..3 {
         let mut batch = sends.batch();
@@ -118,7 +110,7 @@ fn a_batch_that_is_not_posted_does_not_count() {
 #[test]
 fn a_signaled_request_begins_the_count_anew() {
     for pair in pairs(4) {
-        let there = exposed(&pair);
+        let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let mut sends = pair.left.send_queue();
         for _ in 0..10 {
             for seed in 0..2 {
@@ -136,7 +128,7 @@ fn a_signaled_request_begins_the_count_anew() {
 #[test]
 fn queues_that_share_a_queue_pair_and_never_signal_go_on() {
     for pair in pairs(8) {
-        let there = exposed(&pair);
+        let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
         let mut queues = vec![pair.left.send_queue()];
         // All places but one, before there is another queue.
         for seed in 0..7 {

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    Pair, bytes, carry_out, completion, context, eventually, is_softroce, pattern, succeed,
-    until_failed, where_supported,
+    Pair, bytes, carry_out, completion, context, eventually, exposed, is_softroce, pattern,
+    succeed, until_failed, where_supported,
 };
 use rdma_core::{
     AccessFlags, Buffer, ConnectOptions, Error, LeaseState, MemoryWindow, ProtectionDomain,
@@ -401,13 +401,7 @@ fn a_refused_request_changes_nothing() {
     queue
         .post(SendRequest::write(
             pattern(&pair.domain, 8, 1),
-            pair.domain
-                .allocate(8)
-                .unwrap()
-                .expose(AccessFlags::REMOTE)
-                .map_err(|(_, error)| error)
-                .unwrap()
-                .remote(),
+            exposed(&pair.domain, 8, AccessFlags::REMOTE).remote(),
         ))
         .unwrap();
     let refused = queue.post_inline(lease.bind().unwrap()).unwrap_err();

@@ -12,9 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rdma_core::{
-    Buffer, CompletionQueue, ConnectOptions, Context, DeviceSelector, Endpoint, Error,
-    ProtectionDomain, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue, Scatter,
-    SendQueue, SendRequest, WorkCompletion,
+    AccessFlags, Buffer, CompletionQueue, ConnectOptions, Context, DeviceSelector, Endpoint, Error,
+    ExposedMemory, ProtectionDomain, QueuePair, QueuePairBuilder, QueuePairState, ReceiveQueue,
+    Scatter, SendQueue, SendRequest, WorkCompletion,
 };
 
 /// How long a test waits for what must happen: ample for an emulated machine under load.
@@ -134,6 +134,18 @@ pub(crate) fn pattern(domain: &ProtectionDomain, len: usize, seed: u8) -> Buffer
     let mut buffer = domain.allocate(len).unwrap();
     buffer.copy_from_slice(&bytes(len, seed));
     buffer
+}
+
+/// Zeroes that peers reach in these ways.
+#[track_caller]
+pub(crate) fn exposed(domain: &ProtectionDomain, len: usize, access: AccessFlags) -> ExposedMemory {
+    expose(domain.allocate(len).unwrap(), access)
+}
+
+/// Lets peers reach a buffer.
+#[track_caller]
+pub(crate) fn expose(buffer: Buffer, access: AccessFlags) -> ExposedMemory {
+    buffer.expose(access).map_err(|(_, error)| error).unwrap()
 }
 
 /// Repeats `attempt` until it gives something; fails the test when that takes too long.

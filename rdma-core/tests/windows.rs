@@ -9,7 +9,7 @@ use common::{
 use rdma_core::{
     AccessFlags, Buffer, ConnectOptions, Error, LeaseState, MemoryWindow, ProtectionDomain,
     QueuePair, QueuePairState, RemoteMemory, Result, SendOperations, SendRequest, Transport,
-    WindowLease, WindowType, WorkStatus,
+    WindowLease, WindowType, WorkCompletion, WorkStatus,
 };
 
 const TYPES: [WindowType; 2] = [WindowType::One, WindowType::Two];
@@ -43,6 +43,23 @@ fn carry_out_bare(queue_pair: &QueuePair, request: Result<SendRequest<()>>) {
     let done = succeed(queue_pair.send_completions());
     assert_eq!(queue.complete(&done).count(), 0);
     assert_eq!(queue.in_flight(), 0);
+}
+
+/// A lease that the right end has bound.
+#[track_caller]
+fn bound(pair: &Pair, kind: WindowType, access: AccessFlags) -> Option<WindowLease> {
+    let lease = lease(&pair.domain, kind, access)?;
+    carry_out_bare(&pair.right, lease.bind());
+    Some(lease)
+}
+
+/// The left end gives a key back by its send. The completion of the receive, of which no queue was
+/// told yet.
+#[track_caller]
+fn give_back(pair: &Pair, key: u32) -> WorkCompletion {
+    let request = SendRequest::send_with_invalidate(pattern(&pair.domain, 8, 4), key);
+    carry_out(&pair.left, &mut pair.left.send_queue(), request);
+    succeed(pair.right.receive_completions())
 }
 
 /// Writes to a peer's memory from the left end; how that ended.
@@ -123,19 +140,14 @@ fn a_window_is_bound_again_and_again_with_new_keys() {
 #[test]
 fn a_peer_gives_back_by_its_send() {
     let pair = Pair::new();
-    let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
+    let Some(lease) = bound(&pair, WindowType::Two, AccessFlags::REMOTE) else {
         return;
     };
     let mut receives = pair.right.receive_queue();
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
-    carry_out_bare(&pair.right, lease.bind());
     let token = lease.remote().unwrap();
     assert_eq!(write(&pair, part(&lease), 3), WorkStatus::Success);
-    let mut sends = pair.left.send_queue();
-    let message = pattern(&pair.domain, 8, 4);
-    let request = SendRequest::send_with_invalidate(message, token.rkey);
-    carry_out(&pair.left, &mut sends, request);
-    let arrived = succeed(pair.right.receive_completions());
+    let arrived = give_back(&pair, token.rkey);
     assert_eq!(
         lease.state(),
         LeaseState::Bound,
@@ -164,16 +176,13 @@ fn a_peer_gives_back_by_its_send() {
 #[test]
 fn what_a_peer_gave_back_can_be_told_by_any_kind_of_receive_queue() {
     let pair = Pair::new();
-    let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
+    let Some(lease) = bound(&pair, WindowType::Two, AccessFlags::REMOTE) else {
         return;
     };
     let receives = pair.right.concurrent_receive_queue();
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
-    carry_out_bare(&pair.right, lease.bind());
     let key = lease.remote().unwrap().rkey;
-    let request = SendRequest::send_with_invalidate(pattern(&pair.domain, 8, 4), key);
-    carry_out(&pair.left, &mut pair.left.send_queue(), request);
-    let arrived = succeed(pair.right.receive_completions());
+    let arrived = give_back(&pair, key);
     assert!(receives.complete(&arrived).is_some());
     if arrived.invalidated_key().is_some() {
         assert_eq!(lease.state(), LeaseState::Free);
@@ -186,19 +195,13 @@ fn what_a_peer_gave_back_can_be_told_by_any_kind_of_receive_queue() {
 #[test]
 fn a_completion_that_is_shown_again_ends_nothing() {
     let pair = Pair::new();
-    let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
+    let Some(lease) = bound(&pair, WindowType::Two, AccessFlags::REMOTE) else {
         return;
     };
     let mut receives = pair.right.receive_queue();
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
-    carry_out_bare(&pair.right, lease.bind());
     let key = lease.remote().unwrap().rkey;
-    let give_back = |key| {
-        let request = SendRequest::send_with_invalidate(pattern(&pair.domain, 8, 4), key);
-        carry_out(&pair.left, &mut pair.left.send_queue(), request);
-        succeed(pair.right.receive_completions())
-    };
-    let arrived = give_back(key);
+    let arrived = give_back(&pair, key);
     if arrived.invalidated_key().is_none() {
         assert!(!is_softroce());
         return;
@@ -216,7 +219,7 @@ fn a_completion_that_is_shown_again_ends_nothing() {
 
     // A completion that was not shown before the window was freed, and its key given to another.
     receives.post(pair.domain.allocate(8).unwrap()).unwrap();
-    let arrived = give_back(key);
+    let arrived = give_back(&pair, key);
     lease.revoke().map_err(|(_, error)| error).unwrap();
     let lease = self::lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE).unwrap();
     let same = (0..256).any(|_| {
@@ -290,10 +293,9 @@ fn a_lease_ends_where_its_memory_does() {
 fn a_lease_counts_from_zero_where_it_says_so() {
     let pair = Pair::new();
     let access = AccessFlags::REMOTE | AccessFlags::ZERO_BASED;
-    let Some(lease) = lease(&pair.domain, WindowType::Two, access) else {
+    let Some(lease) = bound(&pair, WindowType::Two, access) else {
         return;
     };
-    carry_out_bare(&pair.right, lease.bind());
     assert_eq!(lease.remote().unwrap().address, 0);
     assert_eq!(write(&pair, part(&lease), 6), WorkStatus::Success);
     let mut content = [0; 64];
@@ -312,8 +314,7 @@ fn a_revoked_lease_ends_at_the_device_in_any_state() {
             free.revoke().map_err(|(_, error)| error).unwrap().len(),
             4096
         );
-        let bound = lease(&pair.domain, kind, AccessFlags::REMOTE).unwrap();
-        carry_out_bare(&pair.right, bound.bind());
+        let bound = bound(&pair, kind, AccessFlags::REMOTE).unwrap();
         let token = part(&bound);
         let mut buffer = bound.revoke().map_err(|(_, error)| error).unwrap();
         buffer.fill(1);
@@ -326,10 +327,9 @@ fn a_revoked_lease_ends_at_the_device_in_any_state() {
 fn a_dropped_lease_ends_at_the_device() {
     for kind in TYPES {
         let pair = Pair::new();
-        let Some(lease) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
+        let Some(lease) = bound(&pair, kind, AccessFlags::REMOTE) else {
             continue;
         };
-        carry_out_bare(&pair.right, lease.bind());
         let token = part(&lease);
         drop(lease);
         assert_eq!(write(&pair, token, 2), WorkStatus::RemoteAccess);
@@ -418,10 +418,9 @@ fn a_refused_request_changes_nothing() {
 fn a_request_that_fails_leaves_a_lease_to_be_revoked() {
     for kind in TYPES {
         let pair = Pair::new();
-        let Some(lease) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
+        let Some(lease) = bound(&pair, kind, AccessFlags::REMOTE) else {
             continue;
         };
-        carry_out_bare(&pair.right, lease.bind());
         let token = part(&lease);
         pair.right.fail().unwrap();
         let mut queue = pair.right.send_queue::<()>();
@@ -577,10 +576,9 @@ fn leases_go_through_the_extended_posting_functions() {
         &ConnectOptions::default(),
     );
     for kind in TYPES {
-        let Some(lease) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
+        let Some(lease) = bound(&pair, kind, AccessFlags::REMOTE) else {
             continue;
         };
-        carry_out_bare(&pair.right, lease.bind());
         assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);
         carry_out_bare(&pair.right, lease.unbind());
         let (buffer, _) = lease.finish().expect("free");
@@ -614,10 +612,9 @@ fn what_was_flushed_and_not_told_did_not_end_a_lease() {
         |builder| builder.transport(Transport::UnreliableConnected),
         &ConnectOptions::default(),
     );
-    let Some(lease) = lease(&pair.domain, WindowType::Two, AccessFlags::REMOTE) else {
+    let Some(lease) = bound(&pair, WindowType::Two, AccessFlags::REMOTE) else {
         return;
     };
-    carry_out_bare(&pair.right, lease.bind());
     let token = part(&lease);
     let mut queue = pair.right.send_queue::<()>();
     // No window has this key.

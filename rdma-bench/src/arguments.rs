@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use rdma_bench::report::{Listing, Style, Units};
-use rdma_bench::{Completion, Layer, Length, Metric, Plan, Settings, Test, Verb, session};
+use rdma_bench::{Completion, Layer, Length, Metric, Plan, Settings, Spread, Test, Verb, session};
 use rdma_core::Mtu;
 
 /// Measures RDMA between two processes, with perftest's flags and columns.
@@ -95,6 +95,18 @@ struct Options {
     /// One in so many requests of a bandwidth test is signaled [100; 1 above 8 KiB].
     #[arg(short = 'Q', long = "cq-mod", value_name = "N")]
     cq_moderation: Option<usize>,
+    /// So many requests of a bandwidth test are handed to the device together (core).
+    #[arg(short = 'l', long = "post_list", value_name = "N", default_value_t = 1)]
+    post_list: usize,
+    /// Write over so many queue pairs, to the places of their memory in turn (write_bw).
+    #[arg(short = 'q', long = "qp", value_name = "N")]
+    queue_pairs: Option<usize>,
+    /// Divide the memory of either end into so many regions (write_bw).
+    #[arg(long, value_name = "N")]
+    regions: Option<usize>,
+    /// Write to the servers on these ports of HOST as well (write_bw).
+    #[arg(long, value_name = "PORT,...", value_delimiter = ',')]
+    also: Vec<u16>,
     /// Up to how many bytes are sent inline [perftest's for the device].
     #[arg(short = 'I', long = "inline_size", value_name = "BYTES")]
     inline: Option<u32>,
@@ -171,10 +183,6 @@ struct Options {
     bidirectional: bool,
     #[arg(short = 'c', long, hide = true, default_value = "RC")]
     connection: String,
-    #[arg(short = 'l', long = "post_list", hide = true, default_value_t = 1)]
-    post_list: usize,
-    #[arg(short = 'q', long = "qp", hide = true, default_value_t = 1)]
-    queue_pairs: usize,
     #[arg(short = 'R', long = "rdma_cm", hide = true)]
     rdma_cm: bool,
     #[arg(short = 'C', long = "report-cycles", hide = true)]
@@ -281,6 +289,11 @@ impl Options {
                 None => Length::Iterations(self.iterations),
             },
             mtu: self.mtu,
+            spread: (self.queue_pairs.is_some() || self.regions.is_some() || !self.also.is_empty())
+                .then(|| Spread {
+                    queue_pairs: self.queue_pairs.unwrap_or(1),
+                    regions: self.regions.unwrap_or(1),
+                }),
         };
         let plan = plan.checked()?;
         let settings = Settings {
@@ -290,6 +303,8 @@ impl Options {
             tx_depth: self.tx_depth.unwrap_or(layer.depth()),
             rx_depth: self.rx_depth,
             cq_moderation: self.cq_moderation,
+            post_list: self.post_list,
+            further_servers: self.also,
             inline: self.inline,
             outstanding_reads: self.outstanding,
             events: self.events,
@@ -333,12 +348,6 @@ impl Options {
         }
         if !self.connection.eq_ignore_ascii_case("RC") {
             bail!("-c {}: only RC is supported", self.connection);
-        }
-        if self.post_list != 1 {
-            bail!("-l {}: post lists are not supported", self.post_list);
-        }
-        if self.queue_pairs != 1 {
-            bail!("-q {}: only one queue pair is supported", self.queue_pairs);
         }
         if self.rdma_cm {
             bail!("-R: connecting by rdma_cm is not supported");
@@ -418,6 +427,22 @@ mod tests {
     }
 
     #[test]
+    fn lists_and_many_queue_pairs_are_for_bandwidth() {
+        assert_eq!(request("send_bw -l 32").unwrap().settings.post_list, 32);
+        let plain = request("write_bw").unwrap();
+        assert_eq!((plain.settings.post_list, plain.plan.spread), (1, None));
+        let many = request("write_bw -s 8 -q 4 --also 20001,20002").unwrap();
+        let spread = Spread {
+            queue_pairs: 4,
+            regions: 1,
+        };
+        assert_eq!(many.plan.spread, Some(spread));
+        assert_eq!(many.settings.further_servers, [20001, 20002]);
+        assert!(refusal("send_bw -l 200").contains("-l takes"));
+        assert!(refusal("send_bw -l 2 --layer async").contains("--layer core"));
+    }
+
+    #[test]
     fn the_layers_above_have_flags_of_their_own() {
         let layered = |line| request(line).unwrap();
         let write = layered("write_bw --layer async --completion adaptive --spin 50 --threads 2");
@@ -437,7 +462,8 @@ mod tests {
     #[test]
     fn what_is_not_there_is_refused_by_name() {
         assert!(refusal("send_bw -b").contains("bidirectional"));
-        assert!(refusal("send_bw -l 10").contains("post lists"));
+        assert!(refusal("send_lat -l 10").contains("-l takes"));
+        assert!(refusal("send_bw -q 2").contains("go with write_bw"));
         assert!(refusal("send_bw -c UD").contains("only RC"));
         assert!(refusal("send_lat -n 4").contains("at least 5"));
         assert!(refusal("write_lat -e").contains("-e goes with"));

@@ -39,7 +39,8 @@
 //!
 //! [`session`] runs a test between two processes: they agree on a [`Plan`] over TCP ([`control`]),
 //! the layer under test connects and measures ([`core`], [`asynchronous`], [`rpc`]), [`report`]
-//! tells. [`compare`] runs perftest and this program in turns.
+//! tells. [`compare`] runs perftest and this program in turns, [`limits`] holds softroce against what
+//! the machine does without it.
 
 #![forbid(unsafe_code)]
 
@@ -48,6 +49,7 @@ pub mod compare;
 pub mod control;
 pub mod core;
 mod error;
+pub mod limits;
 pub mod machine;
 mod plan;
 mod recorder;
@@ -58,7 +60,7 @@ pub mod statistics;
 mod test;
 
 pub use error::{Error, Result};
-pub use plan::{Completion, Layer, Length, Plan, Settings};
+pub use plan::{Completion, Layer, Length, Plan, Settings, Spread};
 pub use recorder::Recorder;
 pub use test::{Metric, Test, Verb};
 

@@ -80,6 +80,35 @@ impl fmt::Display for Length {
     }
 }
 
+/// One write test over many queue pairs and regions of memory.
+///
+/// The client writes to all of them in turn, with one thread and one completion queue. Whatever
+/// the number of regions, the messages go to the same [places](Self::PLACES), so that the memory
+/// that is touched is the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spread {
+    /// Queue pairs with each server.
+    pub queue_pairs: usize,
+    /// Regions of memory at each end.
+    pub regions: usize,
+}
+
+impl Spread {
+    /// How many places of a message's size there are in the regions of one end.
+    pub const PLACES: usize = 10_000;
+    /// The most queue pairs that are taken.
+    pub const MOST_QUEUE_PAIRS: usize = 4096;
+}
+
+impl Default for Spread {
+    fn default() -> Self {
+        Self {
+            queue_pairs: 1,
+            regions: 1,
+        }
+    }
+}
+
 /// What both ends must agree on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -93,6 +122,8 @@ pub struct Plan {
     pub length: Length,
     /// The path MTU; `None` is the smaller of the two ports' active ones.
     pub mtu: Option<Mtu>,
+    /// Over how many queue pairs and regions; `None` is the ordinary test, over one of each.
+    pub spread: Option<Spread>,
 }
 
 impl Plan {
@@ -130,6 +161,28 @@ impl Plan {
         if self.test.verb.is_atomic() && self.sizes != [8] {
             return refuse("atomics have 8 bytes: leave -s and -a out".into());
         }
+        if let Some(Spread {
+            queue_pairs,
+            regions,
+        }) = self.spread
+        {
+            let writes = self.layer == Layer::Core
+                && self.test.verb == Verb::Write
+                && self.test.metric == Metric::Bandwidth;
+            let counted = self.length.iterations().is_some() && self.sizes.len() == 1;
+            if !writes || !counted {
+                return refuse("-q, --regions and --also go with write_bw, one -s and -n".into());
+            }
+            if !(1..=Spread::MOST_QUEUE_PAIRS).contains(&queue_pairs) {
+                return refuse(format!(
+                    "-q takes 1 to {} queue pairs",
+                    Spread::MOST_QUEUE_PAIRS
+                ));
+            }
+            if !(1..=Spread::PLACES).contains(&regions) {
+                return refuse(format!("--regions takes 1 to {}", Spread::PLACES));
+            }
+        }
         match self.length {
             Length::Iterations(count) if count < Self::MIN_ITERATIONS => refuse(format!(
                 "{count} iterations are too few: -n takes at least {}",
@@ -157,7 +210,11 @@ impl Plan {
         };
         let test = |plan: &Self| format!("{} ({})", plan.test, plan.test.title());
         let mtu = |plan: &Self| plan.mtu.map_or("default".into(), |mtu| mtu.to_string());
-        let compared: [(&'static str, String, String); 5] = [
+        let spread = |plan: &Self| match plan.spread {
+            None => "none".into(),
+            Some(spread) => format!("-q {} --regions {}", spread.queue_pairs, spread.regions),
+        };
+        let compared: [(&'static str, String, String); 6] = [
             ("layer", server.layer.to_string(), client.layer.to_string()),
             ("test", test(server), test(client)),
             ("size", sizes(server), sizes(client)),
@@ -167,6 +224,7 @@ impl Plan {
                 client.length.to_string(),
             ),
             ("MTU", mtu(server), mtu(client)),
+            ("spread", spread(server), spread(client)),
         ];
         for (what, server, client) in compared {
             if server != client {
@@ -197,6 +255,11 @@ pub struct Settings {
     /// One in so many requests of a bandwidth test is signaled; `None` is 100, or 1 for messages of
     /// more than 8 KiB.
     pub cq_moderation: Option<usize>,
+    /// How many requests of a bandwidth test are handed to the device together.
+    pub post_list: usize,
+    /// The control ports of further servers on the server's host, which the client of a
+    /// [spread](Plan::spread) test writes to as well.
+    pub further_servers: Vec<u16>,
     /// Up to how many bytes are sent inline; `None` is perftest's default for the device.
     pub inline: Option<u32>,
     /// How many reads and atomics are outstanding; `None` is as many as the device can.
@@ -228,6 +291,8 @@ impl Default for Settings {
             tx_depth: 128,
             rx_depth: 512,
             cq_moderation: None,
+            post_list: 1,
+            further_servers: Vec::new(),
             inline: None,
             outstanding_reads: None,
             events: false,
@@ -311,6 +376,7 @@ mod tests {
             sizes: sizes.to_vec(),
             length: Length::Iterations(iterations),
             mtu: None,
+            spread: None,
         }
     }
 
@@ -350,6 +416,25 @@ mod tests {
         assert!(refused(plan(Verb::Send, Metric::Latency, &[8], 4)).contains("at least 5"));
         assert!(refused(plan(Verb::Send, Metric::Latency, &[0], 10)).contains("1 byte"));
         assert!(refused(plan(Verb::FetchAndAdd, Metric::Latency, &[16], 10)).contains("8 bytes"));
+    }
+
+    #[test]
+    fn only_counted_writes_are_spread() {
+        let over = |verb, queue_pairs, regions| {
+            let spread = Some(Spread {
+                queue_pairs,
+                regions,
+            });
+            let plan = plan(verb, Metric::Bandwidth, &[8], 1000);
+            Plan { spread, ..plan }.checked()
+        };
+        assert!(over(Verb::Write, 256, 10_000).is_ok());
+        assert!(over(Verb::Send, 256, 1).is_err());
+        assert!(over(Verb::Write, 0, 1).is_err());
+        assert!(over(Verb::Write, 1, 10_001).is_err());
+        let [one, other] = [1, 2].map(|count| over(Verb::Write, count, 1).unwrap());
+        let error = Plan::agree(&one, &other).unwrap_err().to_string();
+        assert!(error.contains("differ in spread: -q 1 "), "{error}");
     }
 
     #[test]

@@ -108,6 +108,9 @@ fn measure(
     out: &mut dyn Write,
 ) -> Result<Value> {
     let mut connection: Box<dyn Measure> = match plan.layer {
+        Layer::Core if plan.spread.is_some() => {
+            Box::new(core::Spread::establish(role, plan, settings, control)?)
+        }
         Layer::Core => Box::new(core::Connection::establish(role, plan, settings, control)?),
         Layer::Async => {
             let connection = asynchronous::Connection::establish(role, plan, settings, control)?;
@@ -185,7 +188,19 @@ fn print(
 /// [`Error::Unsupported`] with what it cannot.
 pub fn supported(plan: &Plan, settings: &Settings) -> Result<()> {
     let refuse = |reason: &str| Err(Error::Unsupported(reason.into()));
+    let most = match plan.test.metric {
+        Metric::Latency => 1,
+        Metric::Bandwidth => settings.tx_depth,
+    };
+    if !(1..=most).contains(&settings.post_list) {
+        return Err(Error::Unsupported(format!(
+            "-l takes 1 to {most} here: a list fits into the send queue, and latency has none"
+        )));
+    }
     if plan.layer != Layer::Core {
+        if settings.post_list != 1 {
+            return refuse("-l goes with --layer core");
+        }
         if settings.events {
             return refuse("-e goes with --layer core: --completion event is the other layers'");
         }

@@ -62,16 +62,20 @@ xflags::xflags! {
             /// Test on this device alone: `softroce`, `rxe`, or the name of one of this machine's.
             optional --device name: String
         }
-        /// Run the benchmarks, on this machine's RDMA device, or else on softroce. Results go to
-        /// target/rdma-bench.
+        /// Run the benchmarks, on this machine's RDMA device, or else on softroce, which is judged by
+        /// what the machine does without it, too. Results go to target/rdma-bench. The exit status
+        /// tells whether the goals are met.
         cmd bench {
-            /// Few sizes and short runs.
+            /// Few sizes and short runs, by which nothing is judged.
             optional --quick
+            /// Only the rows of this goal, as G8, or this row, as G8a; or else only the tests with this
+            /// in their names, as send_lat_8.
+            optional --only name: String
             /// Measure this device: `softroce`, `rxe`, or the name of one of this machine's.
             optional --device name: String
-            /// End the benchmarks after this time; 0 is no limit [7200, with --quick 1800].
+            /// End a program of the benchmarks after this time; 0 is no limit [7200, with --quick 1800].
             optional --timeout seconds: u64
-            /// More arguments for the benchmark program, after `--`.
+            /// Only the comparison with perftest, with these arguments, after `--`.
             repeated arguments: OsString
         }
         /// Count the instructions that posting and polling takes over rdma-core, beside those of the same

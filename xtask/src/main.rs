@@ -104,6 +104,7 @@ impl Bench {
     fn choice(self) -> bench::Choice {
         bench::Choice {
             quick: self.quick,
+            only: self.only,
             device: Target::measured(self.device),
             limit: limit_of(self.timeout.unwrap_or(if self.quick { 1800 } else { 7200 })),
             arguments: self.arguments,

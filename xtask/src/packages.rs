@@ -42,6 +42,9 @@ pub(crate) const PROGRAMS: &[&str] = &["ibverbs-utils", "perftest"];
 /// The C tools that the benchmarks compare with.
 pub(crate) const PERFTEST: &[&str] = &["perftest"];
 
+/// The library over shared memory that softroce is measured against.
+pub(crate) const UCX: &[&str] = &["ucx-utils"];
+
 /// What counts instructions.
 pub(crate) const CALLGRIND: &[&str] = &["valgrind"];
 

@@ -38,6 +38,8 @@ pub(crate) struct Requirements {
     pub(crate) limit: Option<Duration>,
     /// The guest's processors.
     pub(crate) cpus: u32,
+    /// Features that the guest's processors are not to have.
+    pub(crate) without: Vec<&'static str>,
     /// The guest's memory in MiB.
     pub(crate) memory: u32,
     /// Directories that the guest may write to.
@@ -60,6 +62,7 @@ impl Default for Requirements {
             limit: Some(Duration::from_secs(3600)),
             // Both sides of a connection poll while the kernel needs a processor too.
             cpus: here.max(2),
+            without: Vec::new(),
             memory: 2048,
             shares: Vec::new(),
             directory: None,
@@ -155,6 +158,7 @@ fn run_in_guest(
     let guest = Guest {
         kernel: Kernel::prepare(shell)?,
         cpus: requirements.cpus,
+        without: requirements.without.clone(),
         memory: requirements.memory,
         modules: requirements.modules.clone(),
         limit: requirements.limit,

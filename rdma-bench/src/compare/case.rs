@@ -121,7 +121,7 @@ impl Case {
     }
 
     /// The depth and the signaling of both programs.
-    pub(super) fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         let moderation = if self.size > 8192 { 1 } else { 100 };
         Settings {
             cq_moderation: Some(moderation.min(self.iterations)),

@@ -24,16 +24,19 @@ struct Process {
 }
 
 impl Process {
-    /// Starts it on processor number `processor`, if `taskset` is there to do so.
-    fn start(words: &[OsString], processor: usize, name: &str) -> Result<Self> {
-        let mut command = if in_path("taskset") {
-            let mut command = Command::new("taskset");
-            command.args(["-c", &processor.to_string()]).args(words);
-            command
-        } else {
-            let mut command = Command::new(&words[0]);
-            command.args(&words[1..]);
-            command
+    /// Starts it on processor number `processor` if there is one and `taskset` to do so.
+    fn start(words: &[OsString], processor: Option<usize>, name: &str) -> Result<Self> {
+        let mut command = match processor {
+            Some(processor) if in_path("taskset") => {
+                let mut command = Command::new("taskset");
+                command.args(["-c", &processor.to_string()]).args(words);
+                command
+            }
+            _ => {
+                let mut command = Command::new(&words[0]);
+                command.args(&words[1..]);
+                command
+            }
         };
         command
             .stdin(Stdio::null())
@@ -52,6 +55,20 @@ impl Process {
             name: name.to_owned(),
             output: Some(output),
         })
+    }
+
+    fn await_listening(&mut self, port: u16) -> Result<()> {
+        let started = Instant::now();
+        while !is_listening(port) {
+            if let Some(status) = self.ended()? {
+                return Err(self.failed(format!("ended with {status}")));
+            }
+            if started.elapsed() > START {
+                return Err(self.failed(format!("does not listen on port {port}")));
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     fn failed(&mut self, what: String) -> Error {
@@ -122,7 +139,7 @@ fn nothing() -> JoinHandle<String> {
 }
 
 /// A TCP port that nothing uses now.
-pub(super) fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let found = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     found
         .map(|address| address.port())
@@ -138,25 +155,38 @@ pub(super) fn run(
     name: &str,
     limit: Duration,
 ) -> Result<String> {
-    let last = thread::available_parallelism().map_or(0, |count| count.get() - 1);
-    let mut server = Process::start(words, 0, &format!("{name} (server)"))?;
-    let started = Instant::now();
-    while !is_listening(port) {
-        if let Some(status) = server.ended()? {
-            return Err(server.failed(format!("ended with {status}")));
-        }
-        if started.elapsed() > START {
-            return Err(server.failed(format!("does not listen on port {port}")));
-        }
-        thread::sleep(PAUSE);
-    }
     let client_words = [words, client_words].concat();
+    run_with_servers(&[(words.to_vec(), port)], &client_words, name, limit)
+}
+
+/// Runs servers, each with the port on which it listens, and a client to their end, and returns what
+/// the client printed. The servers share a processor.
+pub(crate) fn run_with_servers(
+    servers: &[(Vec<OsString>, u16)],
+    client_words: &[OsString],
+    name: &str,
+    limit: Duration,
+) -> Result<String> {
+    let last = thread::available_parallelism().map_or(0, |count| count.get() - 1);
+    let mut started = Vec::new();
+    for (words, port) in servers {
+        let mut server = Process::start(words, Some(0), &format!("{name} (server)"))?;
+        server.await_listening(*port)?;
+        started.push(server);
+    }
     let deadline = Instant::now() + limit;
     let client_name = format!("{name} (client)");
-    let mut client = Process::start(&client_words, last.min(1), &client_name)?;
+    let mut client = Process::start(client_words, Some(last.min(1)), &client_name)?;
     let printed = client.finish(deadline)?;
-    server.finish(deadline)?;
+    for mut server in started {
+        server.finish(deadline)?;
+    }
     Ok(printed)
+}
+
+/// Runs one program, on the processors that it chooses, to its end, and returns what it printed.
+pub(crate) fn run_alone(words: &[OsString], name: &str, limit: Duration) -> Result<String> {
+    Process::start(words, None, name)?.finish(Instant::now() + limit)
 }
 
 /// Whether a process of this machine listens on the port. Connecting to find out would be taken for

@@ -6,12 +6,12 @@
 //! between two pairs does not. [`layered`] does the same with the layers of this workspace.
 
 mod case;
-mod ends;
+pub(crate) mod ends;
 mod goals;
 mod layers;
-mod outcome;
-mod program;
-mod run;
+pub(crate) mod outcome;
+pub(crate) mod program;
+pub(crate) mod run;
 mod table;
 
 pub use case::{Case, Effort};

@@ -101,7 +101,7 @@ impl Comparison {
     }
 }
 
-pub(super) fn middle(figures: impl Iterator<Item = f64>) -> Option<f64> {
+pub(crate) fn middle(figures: impl Iterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = figures.collect();
     sorted.sort_unstable_by(f64::total_cmp);
     (!sorted.is_empty()).then(|| median(&sorted))

@@ -61,7 +61,7 @@ impl Perftest {
 }
 
 /// Whether a program of this name can be called.
-pub(super) fn in_path(name: &str) -> bool {
+pub(crate) fn in_path(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|directory| directory.join(name).is_file())
 }
@@ -77,16 +77,16 @@ pub enum Program {
 
 /// What a program measured.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Reading {
+pub(crate) struct Reading {
     /// Microseconds, or messages each second.
-    pub(super) figure: f64,
+    pub(crate) figure: f64,
     /// The program's own document, if it writes one.
-    pub(super) document: Option<Value>,
+    pub(crate) document: Option<Value>,
 }
 
 impl Program {
     /// Its name for a test.
-    pub(super) fn name(&self, case: &Case) -> String {
+    pub(crate) fn name(&self, case: &Case) -> String {
         match self {
             Self::Ours(_, layer) => format!("rdma-bench {} --layer {layer}", case.test),
             Self::Perftest => case.test.perftest_program(),
@@ -94,7 +94,7 @@ impl Program {
     }
 
     /// The words that start either end.
-    pub(super) fn words(&self, case: &Case, network: &Network, port: u16) -> Vec<OsString> {
+    pub(crate) fn words(&self, case: &Case, network: &Network, port: u16) -> Vec<OsString> {
         let mut words: Vec<OsString> = match self {
             Self::Ours(path, _) => vec![path.into(), case.test.to_string().into()],
             // Memory is registered without relaxed ordering, as ours is.
@@ -132,7 +132,7 @@ impl Program {
     }
 
     /// What the client gets besides: the host, and where to write its document.
-    pub(super) fn client_words(&self, document: &Path) -> Vec<OsString> {
+    pub(crate) fn client_words(&self, document: &Path) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec!["127.0.0.1".into()];
         if let Self::Ours(..) = self {
             words.extend(["--out_json", "--out_json_file"].map(OsString::from));
@@ -142,7 +142,7 @@ impl Program {
     }
 
     /// What the client measured, from what it printed or wrote.
-    pub(super) fn read(&self, case: &Case, printed: &str, document: &Path) -> Result<Reading> {
+    pub(crate) fn read(&self, case: &Case, printed: &str, document: &Path) -> Result<Reading> {
         let refuse = |reason: String| Error::Program {
             program: self.name(case),
             reason,

@@ -81,10 +81,10 @@ fn once(program: &Program, case: &Case, network: &Network) -> Result<Reading> {
 }
 
 /// A file that is gone afterwards.
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    fn new(number: u16) -> Self {
+    pub(crate) fn new(number: u16) -> Self {
         let name = format!("rdma-bench-{}-{number}.json", process::id());
         Self(env::temp_dir().join(name))
     }

@@ -152,6 +152,7 @@ mod tests {
             sizes: vec![size],
             length: Length::Iterations(10),
             mtu: None,
+            spread: None,
         }
     }
 

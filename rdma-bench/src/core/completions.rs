@@ -71,7 +71,7 @@ impl Completions {
 
     /// Takes the completions that are there, all of them successful.
     #[inline]
-    fn poll(&self, room: &mut [WorkCompletion]) -> Result<usize> {
+    pub(super) fn poll(&self, room: &mut [WorkCompletion]) -> Result<usize> {
         let taken = self.queue.poll(room)?;
         for completion in taken {
             completion.result().map_err(Error::Work)?;

@@ -38,6 +38,8 @@ pub struct Connection {
     pub(super) depth: usize,
     pub(super) receive_depth: usize,
     pub(super) moderation: usize,
+    /// How many requests are handed to the device together.
+    pub(super) list: usize,
     pub(super) inline: usize,
     pub(super) peak: bool,
     facts: Facts,
@@ -141,6 +143,7 @@ impl Connection {
             depth,
             receive_depth,
             moderation: settings.moderation(plan),
+            list: settings.post_list.min(depth),
             peak: settings.peak(plan),
             facts,
         })
@@ -202,7 +205,7 @@ impl Measure for Connection {
 
 /// Memory that has been written to, as perftest's has: else all of its pages may be the one page of
 /// zeroes, which is faster to read than memory is.
-fn touched(domain: &ProtectionDomain, size: usize) -> Result<Buffer> {
+pub(super) fn touched(domain: &ProtectionDomain, size: usize) -> Result<Buffer> {
     let mut memory = domain.allocate(size)?;
     for (place, byte) in memory.iter_mut().enumerate() {
         *byte = (place % 251) as u8 + 1;

@@ -6,6 +6,8 @@ mod connection;
 mod pump;
 mod read;
 mod send;
+mod spread;
 mod write;
 
 pub use connection::Connection;
+pub use spread::Spread;

@@ -26,22 +26,34 @@ pub(super) fn pump<T: Gather + 'static>(
     let mut room = [WorkCompletion::default(); Completions::BATCH];
     let mut times = Times::new(connection);
     let (depth, moderation) = (connection.depth, connection.moderation);
+    let list = connection.list;
     let (mut goal, mut posted, mut completed) = (connection.count(), 0, 0);
     control.barrier()?;
     let mut watch = control.watch(false)?;
     times.begin();
     while completed < goal {
-        while posted < goal && posted - completed < depth {
-            let signaled = (posted + 1) % moderation == 0 || posted + 1 == goal;
-            times.post(posted);
+        let mut next = |number: usize| {
             let request = request();
-            let request = if signaled {
-                request
-            } else {
-                request.unsignaled()
-            };
-            queue.post(request).map_err(rdma_core::Error::from)?;
-            posted += 1;
+            match (number + 1).is_multiple_of(moderation) || number + 1 == goal {
+                true => request,
+                false => request.unsignaled(),
+            }
+        };
+        if list == 1 {
+            while posted < goal && posted - completed < depth {
+                times.post(posted);
+                queue.post(next(posted)).map_err(rdma_core::Error::from)?;
+                posted += 1;
+            }
+        } else {
+            while posted < goal && posted - completed + list <= depth {
+                let mut batch = queue.batch();
+                for number in posted..goal.min(posted + list) {
+                    times.post(number);
+                    batch.push(next(number)).map_err(rdma_core::Error::from)?;
+                }
+                posted += batch.post().map_err(|refused| refused.error)?;
+            }
         }
         let count = connection.sends.wait(&mut room, &mut watch)?;
         for completion in &room[..count] {

@@ -52,6 +52,8 @@ pub struct Header {
     pub title: String,
     /// The layer under test.
     pub layer: String,
+    /// How many queue pairs this end has with the other one.
+    pub queue_pairs: usize,
     /// The queue depths that this end uses.
     pub depths: Vec<(&'static str, usize)>,
     /// What the layer tells.
@@ -77,6 +79,7 @@ impl Header {
             test,
             title: plan.title(),
             layer: plan.layer.to_string(),
+            queue_pairs: plan.spread.map_or(1, |spread| spread.queue_pairs),
             depths,
             facts: facts.clone(),
         }
@@ -100,7 +103,8 @@ impl fmt::Display for Header {
             " Dual-port       : OFF\t\tDevice         : {}",
             facts.device
         )?;
-        writeln!(f, " Number of qps   : 1\t\tTransport type : IB")?;
+        let count = self.queue_pairs;
+        writeln!(f, " Number of qps   : {count}\t\tTransport type : IB")?;
         writeln!(f, " Connection type : RC\t\tUsing SRQ      : OFF")?;
         writeln!(f, " Layer           : {}", self.layer)?;
         for (name, depth) in &self.depths {
@@ -162,6 +166,7 @@ pub(super) mod tests {
             sizes: vec![4096],
             length: Length::Iterations(1000),
             mtu: None,
+            spread: None,
         };
         Header::new(&plan, &Settings::default(), role, &facts)
     }

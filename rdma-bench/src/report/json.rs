@@ -60,7 +60,7 @@ pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units:
     tell("layer", header.layer.clone().into());
     tell("Dual_port", "OFF".into());
     tell("Device", facts.device.clone().into());
-    tell("Number_of_qps", 1.into());
+    tell("Number_of_qps", header.queue_pairs.into());
     tell("Transport_type", "IB".into());
     tell("Connection_type", "RC".into());
     tell("Using_SRQ", "OFF".into());

@@ -40,11 +40,22 @@ pub(crate) enum Accelerator {
 }
 
 impl Accelerator {
-    fn arguments(self) -> [&'static str; 4] {
-        match self {
-            Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            Self::Tcg => ["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"],
+    /// The words for a processor with all features but some.
+    fn arguments(self, without: &[&str]) -> [String; 4] {
+        let (accelerator, processor) = match self {
+            Self::Kvm => ("kvm", "host"),
+            Self::Tcg => ("tcg,thread=multi,tb-size=256", "max"),
+        };
+        let mut processor = processor.to_owned();
+        for feature in without {
+            processor += &format!(",-{feature}");
         }
+        [
+            "-accel".to_owned(),
+            accelerator.to_owned(),
+            "-cpu".to_owned(),
+            processor,
+        ]
     }
 }
 
@@ -55,6 +66,8 @@ pub(crate) struct Machine {
     pub(crate) accelerator: Accelerator,
     /// Processors.
     pub(crate) cpus: u32,
+    /// Features that they do not have.
+    pub(crate) without: Vec<&'static str>,
     /// Memory, in MiB.
     pub(crate) memory: u32,
     /// Uncompressed kernel.
@@ -163,7 +176,7 @@ impl Machine {
             "-no-reboot",
         ]);
         line.add(["-machine", "q35"])
-            .add(self.accelerator.arguments());
+            .add(self.accelerator.arguments(&self.without));
         line.add([
             "-smp",
             &self.cpus.to_string(),
@@ -250,10 +263,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn processors_lack_what_they_are_not_to_have() {
+        let [.., processor] = Accelerator::Tcg.arguments(&["pclmulqdq", "avx2"]);
+        assert_eq!(processor, "max,-pclmulqdq,-avx2");
+        let [.., processor] = Accelerator::Kvm.arguments(&[]);
+        assert_eq!(processor, "host");
+    }
+
+    #[test]
     fn shared_paths_are_escaped_and_only_they_are_writable() {
         let machine = Machine {
             accelerator: Accelerator::Tcg,
             cpus: 2,
+            without: Vec::new(),
             memory: 1024,
             kernel: "/k/vmlinux".into(),
             shares: vec!["/a,b".into()],

@@ -41,6 +41,8 @@ pub(crate) struct Guest {
     pub(crate) kernel: Kernel,
     /// Number of processors.
     pub(crate) cpus: u32,
+    /// Features that they are not to have.
+    pub(crate) without: Vec<&'static str>,
     /// Memory in MiB.
     pub(crate) memory: u32,
     /// Kernel modules besides those of Soft-RoCE.
@@ -80,6 +82,7 @@ impl Guest {
         let machine = Machine {
             accelerator,
             cpus: self.cpus,
+            without: self.without.clone(),
             memory: self.memory,
             kernel: self.kernel.image(),
             shares: job.shares.clone(),

@@ -1,0 +1,161 @@
+//! Softroce against what the machine does without it: goal, figure and verdict of every row.
+//!
+//! `cargo xtask bench --device softroce` runs it, with softroce preloaded into every program that
+//! takes part, and those with `--kernel` in the virtual machine.
+
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::Parser;
+use rdma_bench::compare::Network;
+use rdma_bench::limits::{
+    Effort, GUEST, HOST, Judge, Networks, Programs, Row, failed, heading, line,
+};
+use rdma_bench::machine::Machine;
+use rdma_core::{AddressChoice, Context};
+use serde_json::Value;
+
+/// Measures softroce and its yardsticks, in turns.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Enough pairs to judge by.
+    #[arg(long, conflicts_with = "quick")]
+    full: bool,
+    /// Few pairs and short runs, by which nothing is judged.
+    #[arg(long)]
+    quick: bool,
+    /// The rows about the kernel's device, which is this one, in place of the others.
+    #[arg(long, value_name = "DEVICE")]
+    kernel: Option<String>,
+    /// Only the rows of this goal, as G8, or this row, as G8a.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// A directory for a JSON file of every row.
+    #[arg(long, value_name = "DIR")]
+    json: Option<PathBuf>,
+    /// What cargo passes.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if !options.full && !options.quick {
+        println!("`cargo xtask bench --device softroce` judges softroce");
+        return ExitCode::SUCCESS;
+    }
+    match run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("limits: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures every row. Returns whether all could be and, in a full run, met their goals.
+fn run(options: &Options) -> anyhow::Result<bool> {
+    let all = if options.kernel.is_some() {
+        GUEST
+    } else {
+        HOST
+    };
+    let called = |row: &&Row| options.only.as_ref().is_none_or(|name| row.is_called(name));
+    let rows: Vec<&Row> = all.iter().filter(called).collect();
+    if rows.is_empty() {
+        bail!("no row is called {:?}", options.only);
+    }
+    let networks = networks(options.kernel.as_deref())?;
+    let machine = Machine::look();
+    println!(
+        "device {}, MTU {}; kernel {}, {} processors ({})",
+        networks.softroce.device,
+        networks.softroce.mtu,
+        machine.kernel,
+        machine.processors,
+        machine.processor
+    );
+    if machine.processors < 2 {
+        println!("both ends share one processor: their figures are those of the scheduler");
+    }
+    let effort = if options.full {
+        Effort::FULL
+    } else {
+        Effort::QUICK
+    };
+    let effort = match options.kernel {
+        Some(_) => effort.emulated(),
+        None => effort,
+    };
+    let programs = Programs {
+        bench: env!("CARGO_BIN_EXE_rdma-bench").into(),
+        yardstick: env!("CARGO_BIN_EXE_yardstick").into(),
+    };
+    let mut judge = Judge::new(programs, networks, effort);
+    println!("{}", heading());
+    let (mut missed, mut not_measured) = (0, 0);
+    for row in &rows {
+        match judge.judge(row) {
+            Ok(judged) => {
+                println!("{}", line(&judged));
+                missed += usize::from(!judged.is_met());
+                write(options, row, &judged.document(&machine))?;
+            }
+            Err(error) => {
+                not_measured += 1;
+                println!("{}", failed(row, &error));
+            }
+        }
+    }
+    let count = rows.len();
+    println!("\nrows: {count}, missed {missed}, not measured {not_measured}");
+    if !options.full && missed > 0 {
+        println!("short runs on a busy machine say little: the full run decides");
+    }
+    Ok(not_measured == 0 && (!options.full || missed == 0))
+}
+
+fn write(options: &Options, row: &Row, document: &Value) -> anyhow::Result<()> {
+    let Some(directory) = &options.json else {
+        return Ok(());
+    };
+    fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    let path = directory.join(format!("limit_{}.json", row.id));
+    let text = serde_json::to_string(document)?;
+    fs::write(&path, text + "\n").with_context(|| format!("writing {}", path.display()))
+}
+
+/// Softroce, which must be preloaded for the other programs to see it, and the kernel's device.
+fn networks(kernel: Option<&str>) -> anyhow::Result<Networks> {
+    let preloaded = env::var_os("LD_PRELOAD")
+        .is_some_and(|libraries| libraries.to_string_lossy().contains("softroce"));
+    let context = Context::open_default()?;
+    if !preloaded || !context.device().is_emulated() {
+        bail!("softroce is not preloaded: `cargo xtask bench --device softroce` does that");
+    }
+    let kernel = match kernel {
+        Some(name) => Some(network(&Context::open(name)?)?),
+        None => None,
+    };
+    Ok(Networks {
+        softroce: network(&context)?,
+        kernel,
+    })
+}
+
+/// The device with the address that rdma-core chooses.
+fn network(context: &Context) -> anyhow::Result<Network> {
+    let address = context.address(AddressChoice::default())?;
+    Ok(Network {
+        device: context.name().to_owned(),
+        port: address.port,
+        gid_index: address.gid_index,
+        mtu: address.mtu.bytes(),
+    })
+}

@@ -1,0 +1,46 @@
+//! A cache line that goes to another processor and back.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use super::other::{spin, word};
+use super::system::Shared;
+use super::{Measured, Other, Role};
+
+/// Round trips of a sample. It is short, so that most are not disturbed by what else runs.
+const TRIPS: u64 = 200;
+
+/// Round trips for about `time`.
+pub(crate) fn measure(time: Duration) -> anyhow::Result<Measured> {
+    let mut other = Other::start(Role::Line, 0, [Stdio::null(), Stdio::inherit()])?;
+    other.ready()?;
+    let shared = other.shared();
+    let mut samples = Vec::new();
+    let mut turn = 0;
+    let mut trips = |count: u64| -> anyhow::Result<f64> {
+        let begun = Instant::now();
+        for _ in 0..count {
+            shared.store(word::LINE, turn + 1);
+            turn += 2;
+            spin(|| Ok((shared.load(word::LINE) == turn).then_some(())))?;
+        }
+        Ok(begun.elapsed().as_nanos() as f64 / count as f64)
+    };
+    trips(TRIPS)?;
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        samples.push(trips(TRIPS)?);
+    }
+    Measured::time(samples)
+}
+
+/// The other end: every odd number gets the next even one.
+pub(crate) fn answer(shared: &Shared) -> anyhow::Result<()> {
+    shared.store(word::READY, 1);
+    let mut turn = 1;
+    loop {
+        spin(|| Ok((shared.load(word::LINE) == turn).then_some(())))?;
+        shared.store(word::LINE, turn + 1);
+        turn += 2;
+    }
+}

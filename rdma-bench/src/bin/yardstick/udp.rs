@@ -1,0 +1,183 @@
+//! Datagrams between two sockets on the loopback network, both of which spin.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use socket2::SockRef;
+
+use super::other::{spin, word};
+use super::system::{self, Shared, UdpOption};
+use super::{Measured, Other, Role};
+
+/// What is asked for as receive buffer; the kernel gives no more than its limit.
+const BUFFER: usize = 8 << 20;
+/// The largest datagram, and what segments go through the stack as.
+const LARGEST: usize = 65_507;
+/// So many segments go through the stack at once at most.
+const SEGMENTS: usize = 64;
+
+/// How datagrams go through the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum By {
+    /// Each by a call of its own, on both ends.
+    Sendto,
+    /// Many as one, cut apart and put together by the kernel (GSO and GRO).
+    Gso,
+}
+
+/// Round trips for about `time`.
+pub(crate) fn ping(size: usize, time: Duration) -> anyhow::Result<Measured> {
+    ensure!(size <= LARGEST, "a datagram has at most {LARGEST} bytes");
+    let (_other, socket) = connected(Role::Echo, size)?;
+    let message = vec![0x5a_u8; size];
+    let mut room = vec![0_u8; size];
+    let mut samples = Vec::new();
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        let sent = Instant::now();
+        socket.send(&message).context("sending")?;
+        spin(|| receive(&socket, &mut room))?;
+        samples.push(sent.elapsed().as_nanos() as f64);
+    }
+    Measured::time(samples)
+}
+
+/// The other end of [`ping`].
+pub(crate) fn echo(shared: &Shared, size: usize) -> anyhow::Result<()> {
+    let socket = answering(shared, By::Sendto)?;
+    let mut room = vec![0_u8; size];
+    loop {
+        let count = spin(|| receive(&socket, &mut room))?;
+        socket.send(&room[..count]).context("answering")?;
+    }
+}
+
+/// Datagrams one way for about `time`. No more are on their way than the receiver has room for, so
+/// none is lost.
+pub(crate) fn pump(size: usize, by: By, time: Duration) -> anyhow::Result<Measured> {
+    ensure!(size <= LARGEST, "a datagram has at most {LARGEST} bytes");
+    let role = match by {
+        By::Sendto => Role::Sink,
+        By::Gso => Role::GatheringSink,
+    };
+    let (other, socket) = connected(role, size)?;
+    let shared = other.shared();
+    let room = SockRef::from(&socket).recv_buffer_size()?;
+    let batch = match by {
+        By::Sendto => 1,
+        By::Gso => (LARGEST / size).min(SEGMENTS),
+    };
+    if by == By::Gso {
+        let segment = i32::try_from(size)?;
+        system::set_udp_option(&socket, UdpOption::Segment, segment)
+            .context("cutting datagrams apart (UDP_SEGMENT)")?;
+    }
+    let window = window(by, size, room) as u64;
+    let message = vec![0x5a_u8; size * batch];
+    let (begun, mut sent) = (Instant::now(), 0);
+    while begun.elapsed() < time {
+        // Several between two looks at the clock, as one is short beside it.
+        for _ in 0..16 {
+            spin(|| Ok((sent + batch as u64 - received(shared, size) <= window).then_some(())))?;
+            socket.send(&message).context("sending")?;
+            sent += batch as u64;
+        }
+    }
+    spin(|| Ok((received(shared, size) == sent).then_some(())))
+        .context("datagrams were lost, though there was room for them")?;
+    Ok(Measured::rate(sent, begun.elapsed().as_secs_f64()))
+}
+
+/// How many datagrams the receiver has taken.
+#[inline]
+fn received(shared: &Shared, size: usize) -> u64 {
+    shared.load(word::LINE) / size as u64
+}
+
+/// How many datagrams fit into a receive buffer of `room` bytes. The kernel counts the memory that
+/// they take, not their bytes, and a quarter is kept free.
+fn window(by: By, size: usize, room: usize) -> usize {
+    let room = room / 4 * 3;
+    match by {
+        By::Sendto => {
+            let taken = (size + 512).next_power_of_two() + 256;
+            (room / taken).max(1)
+        }
+        By::Gso => {
+            let batch = (LARGEST / size).min(SEGMENTS);
+            let taken = size * batch + (8 << 10);
+            (room / taken).max(1) * batch
+        }
+    }
+}
+
+/// The other end of [`pump`].
+pub(crate) fn sink(shared: &Shared, by: By) -> anyhow::Result<()> {
+    let socket = answering(shared, by)?;
+    let mut room = vec![0_u8; 1 << 16];
+    let mut total = 0;
+    loop {
+        total += spin(|| receive(&socket, &mut room))? as u64;
+        shared.store(word::LINE, total);
+    }
+}
+
+#[inline]
+fn receive(socket: &UdpSocket, room: &mut [u8]) -> anyhow::Result<Option<usize>> {
+    match socket.recv(room) {
+        Ok(count) => Ok(Some(count)),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error).context("receiving"),
+    }
+}
+
+fn socket() -> anyhow::Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("a socket")?;
+    socket.set_nonblocking(true)?;
+    SockRef::from(&socket).set_recv_buffer_size(BUFFER)?;
+    Ok(socket)
+}
+
+/// The other process, and a socket connected to its.
+fn connected(role: Role, size: usize) -> anyhow::Result<(Other, UdpSocket)> {
+    let socket = socket()?;
+    let mut other = Other::start(role, size, [Stdio::null(), Stdio::inherit()])?;
+    let port = u16::try_from(other.ready()?)?;
+    socket.connect((Ipv4Addr::LOCALHOST, port))?;
+    let own = socket.local_addr()?.port();
+    other.shared().store(word::PORT, u64::from(own));
+    Ok((other, socket))
+}
+
+/// The other process's socket, connected.
+fn answering(shared: &Shared, by: By) -> anyhow::Result<UdpSocket> {
+    let socket = socket()?;
+    if by == By::Gso {
+        // Before anything comes: what is cut apart takes more room.
+        system::set_udp_option(&socket, UdpOption::Gather, 1)
+            .context("putting datagrams together (UDP_GRO)")?;
+    }
+    shared.store(word::READY, u64::from(socket.local_addr()?.port()));
+    let port = spin(|| Ok(Some(shared.load(word::PORT)).filter(|port| *port != 0)))?;
+    socket.connect((Ipv4Addr::LOCALHOST, u16::try_from(port)?))?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_fits_into_the_usual_buffer() {
+        let usual = 425_984;
+        assert_eq!(window(By::Sendto, 1040, usual), 138);
+        assert_eq!(window(By::Sendto, 4112, usual), 37);
+        assert_eq!(window(By::Gso, 1040, usual), 4 * 62);
+        assert!(window(By::Gso, 4112, usual) * 4112 < usual);
+        assert_eq!(window(By::Sendto, 4112, 1), 1);
+    }
+}

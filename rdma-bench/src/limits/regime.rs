@@ -1,0 +1,53 @@
+//! How far apart the two processors are at the moment.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What the round trip of a cache line tells of the two processors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Regime {
+    /// They share a cache: about 100 ns.
+    Near,
+    /// They do not: about 400 ns.
+    Far,
+}
+
+impl Regime {
+    /// Between the two, in microseconds.
+    const BETWEEN: f64 = 0.2;
+
+    /// That of a round trip of so many microseconds.
+    pub fn of(round_trip: f64) -> Self {
+        if round_trip < Self::BETWEEN {
+            Self::Near
+        } else {
+            Self::Far
+        }
+    }
+}
+
+impl fmt::Display for Regime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Near => "near",
+            Self::Far => "far",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_and_far_are_told_apart() {
+        for (micros, regime) in [
+            (0.1, Regime::Near),
+            (0.12, Regime::Near),
+            (0.4, Regime::Far),
+        ] {
+            assert_eq!(Regime::of(micros), regime);
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Every goal.
+
+use super::row::{Part, Row, Unit};
+use super::source::{Path, Run, Source};
+use crate::compare::Goal::{AtLeast, AtMost};
+use crate::test::Metric::{Bandwidth, Latency};
+use crate::test::Verb::{FetchAndAdd, Send, Write};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+/// The messages of the UDP path's bandwidth.
+const LARGE: usize = 64 * KIB;
+/// As many requests as are handed to the device together, where they are.
+const LIST: &[&str] = &["-l", "32"];
+
+const fn ours(run: Run) -> Part {
+    Part::of(Source::Ours(run))
+}
+
+const fn perftest(run: Run) -> Part {
+    Part::of(Source::Perftest(run))
+}
+
+const fn ucx(test: &'static str) -> Part {
+    Part::of(Source::Ucx { test, size: 8 })
+}
+
+const fn raw(words: &'static [&'static str]) -> Part {
+    Part::of(Source::Yardstick(words))
+}
+
+/// Packets each second of writes over UDP with this MTU.
+const fn packets(mtu: usize) -> Part {
+    let run = Run::new(Write, Bandwidth, LARGE).by(Path::Udp).mtu(mtu);
+    Part::times((LARGE / mtu) as f64, Source::Perftest(run))
+}
+
+/// Writes of 8 bytes over so many queue pairs, regions or servers.
+const fn spread(words: &'static [&'static str], servers: usize) -> Part {
+    let run = Run::new(Write, Bandwidth, 8).with(words).servers(servers);
+    ours(run)
+}
+
+const ONE: &[Part] = &[spread(&["-l", "32", "-q", "1"], 1)];
+
+/// The goals on a machine whose processor is not emulated.
+pub const HOST: &[Row] = &[
+    Row {
+        id: "G1",
+        what: "write 1 MiB, our memory / memcpy into a memfd",
+        unit: Unit::Bytes(MIB),
+        figure: ours(Run::new(Write, Bandwidth, MIB)),
+        yardstick: &[raw(&["memcpy", "-s", "1048576"])],
+        goal: AtLeast(0.90),
+    },
+    Row {
+        id: "G2a",
+        what: "ib_write_bw 64 KiB / process_vm_writev",
+        unit: Unit::Bytes(64 * KIB),
+        figure: perftest(Run::new(Write, Bandwidth, 64 * KIB)),
+        yardstick: &[raw(&["vm-write", "-s", "65536"])],
+        goal: AtLeast(0.90),
+    },
+    Row {
+        id: "G2b",
+        what: "ib_write_bw 1 MiB / process_vm_writev",
+        unit: Unit::Bytes(MIB),
+        figure: perftest(Run::new(Write, Bandwidth, MIB)),
+        yardstick: &[raw(&["vm-write", "-s", "1048576"])],
+        goal: AtLeast(0.90),
+    },
+    Row {
+        id: "G3",
+        what: "write_lat 8 B, our memory / UCX put_lat",
+        unit: Unit::Microseconds,
+        figure: ours(Run::new(Write, Latency, 8)),
+        yardstick: &[ucx("ucp_put_lat")],
+        goal: AtMost(2.0),
+    },
+    Row {
+        id: "G4",
+        what: "ib_write_lat 8 B / process_vm_writev + half a line",
+        unit: Unit::Microseconds,
+        figure: perftest(Run::new(Write, Latency, 8)),
+        yardstick: &[
+            raw(&["vm-write", "-s", "8", "--latency"]),
+            Part::times(0.5, Source::CacheLine),
+        ],
+        goal: AtMost(1.5),
+    },
+    Row {
+        id: "G5",
+        what: "ib_send_lat 8 B / UCX tag_lat",
+        unit: Unit::Microseconds,
+        figure: perftest(Run::new(Send, Latency, 8)),
+        yardstick: &[ucx("tag_lat")],
+        goal: AtMost(1.25),
+    },
+    Row {
+        id: "G6",
+        what: "write 8 B by 32, our memory / UCX put_bw",
+        unit: Unit::Messages,
+        figure: ours(Run::new(Write, Bandwidth, 8).with(LIST)),
+        yardstick: &[ucx("ucp_put_bw")],
+        goal: AtLeast(0.25),
+    },
+    Row {
+        id: "G7a",
+        what: "ib_send_bw 8 B / UCX tag_bw",
+        unit: Unit::Messages,
+        figure: perftest(Run::new(Send, Bandwidth, 8)),
+        yardstick: &[ucx("tag_bw")],
+        goal: AtLeast(1.0),
+    },
+    Row {
+        id: "G7b",
+        what: "fetch and add, our memory / UCX fadd",
+        unit: Unit::Messages,
+        figure: ours(Run::new(FetchAndAdd, Bandwidth, 8)),
+        yardstick: &[ucx("ucp_fadd")],
+        goal: AtLeast(0.4),
+    },
+    Row {
+        id: "G8a",
+        what: "UDP, ib_write_bw, MTU 1024 / GSO+GRO pump",
+        unit: Unit::Bytes(KIB),
+        figure: packets(1024),
+        yardstick: &[raw(&["udp-pump", "-s", "1040", "--by", "gso"])],
+        goal: AtLeast(0.6),
+    },
+    Row {
+        id: "G8b",
+        what: "UDP, ib_write_bw, MTU 1024 / sendto pump",
+        unit: Unit::Bytes(KIB),
+        figure: packets(1024),
+        yardstick: &[raw(&["udp-pump", "-s", "1040", "--by", "sendto"])],
+        goal: AtLeast(3.0),
+    },
+    Row {
+        id: "G8c",
+        what: "UDP, ib_write_bw, MTU 4096 / GSO+GRO pump",
+        unit: Unit::Bytes(4 * KIB),
+        figure: packets(4096),
+        yardstick: &[raw(&["udp-pump", "-s", "4112", "--by", "gso"])],
+        goal: AtLeast(0.6),
+    },
+    Row {
+        id: "G8d",
+        what: "UDP, ib_write_bw, MTU 4096 / sendto pump",
+        unit: Unit::Bytes(4 * KIB),
+        figure: packets(4096),
+        yardstick: &[raw(&["udp-pump", "-s", "4112", "--by", "sendto"])],
+        goal: AtLeast(2.0),
+    },
+    Row {
+        id: "G9",
+        what: "UDP, ib_send_lat 8 B / half a UDP round trip",
+        unit: Unit::Microseconds,
+        figure: perftest(Run::new(Send, Latency, 8).by(Path::Udp)),
+        yardstick: &[Part::times(
+            0.5,
+            Source::Yardstick(&["udp-ping", "-s", "8"]),
+        )],
+        goal: AtMost(1.5),
+    },
+    Row {
+        id: "G10",
+        what: "ib_send_lat 8 B -e / half an eventfd round trip",
+        unit: Unit::Microseconds,
+        figure: perftest(Run::new(Send, Latency, 8).with(&["-e"])),
+        yardstick: &[Part::times(0.5, Source::Yardstick(&["eventfd"]))],
+        goal: AtMost(1.25),
+    },
+    Row {
+        id: "G12a",
+        what: "write 8 B, 16 queue pairs / 1",
+        unit: Unit::Messages,
+        figure: spread(&["-l", "32", "-q", "16"], 1),
+        yardstick: ONE,
+        goal: AtLeast(0.8),
+    },
+    Row {
+        id: "G12b",
+        what: "write 8 B, 256 queue pairs / 1",
+        unit: Unit::Messages,
+        figure: spread(&["-l", "32", "-q", "256"], 1),
+        yardstick: ONE,
+        goal: AtLeast(0.8),
+    },
+    Row {
+        id: "G12c",
+        what: "write 8 B, 100 regions / 1",
+        unit: Unit::Messages,
+        figure: spread(&["-l", "32", "-q", "1", "--regions", "100"], 1),
+        yardstick: ONE,
+        goal: AtLeast(0.8),
+    },
+    Row {
+        id: "G12d",
+        what: "write 8 B, 10,000 regions / 1",
+        unit: Unit::Messages,
+        figure: spread(&["-l", "32", "-q", "1", "--regions", "10000"], 1),
+        yardstick: ONE,
+        goal: AtLeast(0.8),
+    },
+    Row {
+        id: "G12e",
+        what: "write 8 B, 2 peers / 1",
+        unit: Unit::Messages,
+        figure: spread(&["-l", "32", "-q", "1"], 2),
+        yardstick: ONE,
+        goal: AtLeast(0.8),
+    },
+    Row {
+        id: "G12f",
+        what: "write 8 B, 4 peers / 1",
+        unit: Unit::Messages,
+        figure: spread(&["-l", "32", "-q", "1"], 4),
+        yardstick: ONE,
+        goal: AtLeast(0.8),
+    },
+];
+
+/// The goals in the virtual machine, against the kernel's device there.
+pub const GUEST: &[Row] = &[
+    Row {
+        id: "G11a",
+        what: "write 64 KiB, our memory / the same on rxe",
+        unit: Unit::Bytes(64 * KIB),
+        figure: ours(Run::new(Write, Bandwidth, 64 * KIB)),
+        yardstick: &[ours(Run::new(Write, Bandwidth, 64 * KIB).by(Path::Kernel))],
+        goal: AtLeast(5.0),
+    },
+    Row {
+        id: "G11b",
+        what: "ib_write_bw 64 KiB / the same on rxe",
+        unit: Unit::Bytes(64 * KIB),
+        figure: perftest(Run::new(Write, Bandwidth, 64 * KIB)),
+        yardstick: &[perftest(
+            Run::new(Write, Bandwidth, 64 * KIB).by(Path::Kernel),
+        )],
+        goal: AtLeast(3.0),
+    },
+    Row {
+        id: "G11c",
+        what: "write 8 B, our memory / the same on rxe",
+        unit: Unit::Messages,
+        figure: ours(Run::new(Write, Bandwidth, 8)),
+        yardstick: &[ours(Run::new(Write, Bandwidth, 8).by(Path::Kernel))],
+        goal: AtLeast(5.0),
+    },
+    Row {
+        id: "G11d",
+        what: "ib_send_lat 8 B / the same on rxe",
+        unit: Unit::Microseconds,
+        figure: perftest(Run::new(Send, Latency, 8)),
+        yardstick: &[perftest(Run::new(Send, Latency, 8).by(Path::Kernel))],
+        goal: AtMost(0.5),
+    },
+    Row {
+        id: "G11e",
+        what: "UDP, ib_write_bw 64 KiB / the same on rxe",
+        unit: Unit::Bytes(64 * KIB),
+        figure: perftest(Run::new(Write, Bandwidth, 64 * KIB).by(Path::Udp)),
+        yardstick: &[perftest(
+            Run::new(Write, Bandwidth, 64 * KIB).by(Path::Kernel),
+        )],
+        goal: AtLeast(1.0),
+    },
+    Row {
+        id: "G11f",
+        what: "UDP, ib_write_bw 8 B / the same on rxe",
+        unit: Unit::Messages,
+        figure: perftest(Run::new(Write, Bandwidth, 8).by(Path::Udp)),
+        yardstick: &[perftest(Run::new(Write, Bandwidth, 8).by(Path::Kernel))],
+        goal: AtLeast(1.0),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_goal_has_rows_and_every_row_a_name_of_its_own() {
+        let rows = || HOST.iter().chain(GUEST);
+        for number in 1..=12 {
+            let name = format!("G{number}");
+            assert!(rows().any(|row| row.is_called(&name)), "{name}");
+        }
+        let mut ids: Vec<_> = rows().map(|row| row.id).collect();
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+    }
+
+    #[test]
+    fn rows_are_called_by_goal_or_by_name() {
+        let called = |name: &str| HOST.iter().filter(|row| row.is_called(name)).count();
+        assert_eq!((called("G1"), called("G8"), called("g8c")), (1, 4, 1));
+        assert_eq!((called("G12"), called("G"), called("G13")), (6, 0, 0));
+    }
+
+    #[test]
+    fn both_sides_of_a_ratio_are_of_one_kind() {
+        for row in HOST.iter().chain(GUEST) {
+            let of_time = row.unit == Unit::Microseconds;
+            assert_eq!(row.figure.source.is_time(), of_time, "{}", row.id);
+            assert_eq!(matches!(row.goal, AtMost(_)), of_time, "{}", row.id);
+            for part in row.yardstick {
+                assert_eq!(part.source.is_time(), of_time, "{}", row.id);
+            }
+        }
+    }
+}

@@ -246,108 +246,67 @@ impl<'a> BufferSliceMut<'a> {
     }
 }
 
-impl Deref for BufferSlice<'_> {
-    type Target = [u8];
+/// What parts borrowed in either way have in common.
+macro_rules! borrowed_part {
+    ($part:ident) => {
+        impl Deref for $part<'_> {
+            type Target = [u8];
 
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        self.memory.bytes()
-    }
+            #[inline]
+            fn deref(&self) -> &[u8] {
+                self.memory.bytes()
+            }
+        }
+
+        impl fmt::Debug for $part<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($part))
+                    .field("address", &format_args!("{:#x}", self.memory.address()))
+                    .field("len", &self.len())
+                    .finish()
+            }
+        }
+
+        impl sealed::Sealed for $part<'_> {}
+
+        impl sealed::Contiguous for $part<'_> {
+            #[inline]
+            fn address(&self) -> u64 {
+                self.memory.address()
+            }
+
+            #[inline]
+            fn size(&self) -> usize {
+                self.len()
+            }
+
+            #[inline]
+            fn lkey(&self) -> LocalKey {
+                self.memory.lkey()
+            }
+
+            #[inline]
+            fn is_mapped(&self) -> bool {
+                self.memory.address() == self.as_ptr() as u64
+            }
+        }
+
+        impl Gather for $part<'_> {
+            #[inline]
+            fn gather(&self, elements: &mut Elements<'_>) {
+                elements.push(self);
+            }
+        }
+    };
 }
 
-impl Deref for BufferSliceMut<'_> {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        self.memory.bytes()
-    }
-}
+borrowed_part!(BufferSlice);
+borrowed_part!(BufferSliceMut);
 
 impl DerefMut for BufferSliceMut<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         self.memory.bytes_mut()
-    }
-}
-
-impl fmt::Debug for BufferSlice<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BufferSlice")
-            .field("address", &format_args!("{:#x}", self.memory.address()))
-            .field("len", &self.len())
-            .finish()
-    }
-}
-
-impl fmt::Debug for BufferSliceMut<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BufferSliceMut")
-            .field("address", &format_args!("{:#x}", self.memory.address()))
-            .field("len", &self.len())
-            .finish()
-    }
-}
-
-impl sealed::Sealed for BufferSlice<'_> {}
-
-impl sealed::Contiguous for BufferSlice<'_> {
-    #[inline]
-    fn address(&self) -> u64 {
-        self.memory.address()
-    }
-
-    #[inline]
-    fn size(&self) -> usize {
-        self.len()
-    }
-
-    #[inline]
-    fn lkey(&self) -> LocalKey {
-        self.memory.lkey()
-    }
-
-    #[inline]
-    fn is_mapped(&self) -> bool {
-        self.memory.address() == self.as_ptr() as u64
-    }
-}
-
-impl Gather for BufferSlice<'_> {
-    #[inline]
-    fn gather(&self, elements: &mut Elements<'_>) {
-        elements.push(self);
-    }
-}
-
-impl sealed::Sealed for BufferSliceMut<'_> {}
-
-impl sealed::Contiguous for BufferSliceMut<'_> {
-    #[inline]
-    fn address(&self) -> u64 {
-        self.memory.address()
-    }
-
-    #[inline]
-    fn size(&self) -> usize {
-        self.len()
-    }
-
-    #[inline]
-    fn lkey(&self) -> LocalKey {
-        self.memory.lkey()
-    }
-
-    #[inline]
-    fn is_mapped(&self) -> bool {
-        self.memory.address() == self.as_ptr() as u64
-    }
-}
-
-impl Gather for BufferSliceMut<'_> {
-    #[inline]
-    fn gather(&self, elements: &mut Elements<'_>) {
-        elements.push(self);
     }
 }
 

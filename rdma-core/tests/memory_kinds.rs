@@ -10,8 +10,9 @@ use common::{
     succeed, where_supported,
 };
 use rdma_core::{
-    AccessFlags, Buffer, ConnectOptions, Error, Gather, HostMemory, Left, Prefetch,
-    ProtectionDomain, RemoteMemory, Reregistration, SendRequest, UnmappedRegion, WorkStatus,
+    AccessFlags, Buffer, ConnectOptions, DeviceMemory, Error, Gather, HostMemory, Left, Prefetch,
+    ProtectionDomain, RemoteMemory, Reregistration, SendRequest, ThreadDomain, UnmappedRegion,
+    WorkStatus,
 };
 
 fn domain() -> ProtectionDomain {
@@ -440,6 +441,51 @@ fn objects_of_c_become_objects_of_this_crate() {
     };
     assert_eq!(sent(&pair, buffer, 4096), bytes(4096, 2));
     assert_eq!(sent(&pair, region, 8), 7_u64.to_ne_bytes());
+}
+
+#[test]
+fn device_memory_of_c_becomes_device_memory_of_this_crate() {
+    let context = context();
+    let mut attributes = ibverbs_sys::ibv_alloc_dm_attr {
+        length: 4096,
+        log_align_req: 3,
+        comp_mask: 0,
+    };
+    // SAFETY: the context is open.
+    let raw = unsafe { ibverbs_sys::ibv_alloc_dm(context.as_raw(), &mut attributes) };
+    if where_supported(context.device_memory(4096, 8)).is_none() {
+        assert!(raw.is_null());
+        return;
+    }
+    // SAFETY: it is as long, and nobody else's.
+    let memory = unsafe { DeviceMemory::from_raw(&context, raw, 4096) };
+    assert_eq!((memory.as_raw(), memory.len()), (raw, 4096));
+    memory.write_at(64, &bytes(256, 1)).unwrap();
+    let domain = context.protection_domain().unwrap();
+    let region = domain.register_device_memory(&memory, 64..320, AccessFlags::empty());
+    let region = region.unwrap();
+    drop(memory);
+    assert_eq!(sent(&pair_in(&domain), region, 256), bytes(256, 1));
+}
+
+#[test]
+fn a_thread_domain_of_c_becomes_one_of_this_crate() {
+    let context = context();
+    let mut attributes = ibverbs_sys::ibv_td_init_attr { comp_mask: 0 };
+    // SAFETY: the context is open.
+    let raw = unsafe { ibverbs_sys::ibv_alloc_td(context.as_raw(), &mut attributes) };
+    if where_supported(context.thread_domain()).is_none() {
+        assert!(raw.is_null());
+        return;
+    }
+    // SAFETY: it is nobody else's.
+    let thread = unsafe { ThreadDomain::from_raw(&context, raw) };
+    assert_eq!(thread.as_raw(), raw);
+    let domain = context.protection_domain().unwrap();
+    // SAFETY: this thread alone uses what is made in the domain.
+    let parent = unsafe { domain.parent_with(&thread) }.unwrap();
+    drop((thread, domain));
+    pair_in(&parent).check();
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use ibverbs_sys as sys;
 
 use super::event::PeerParameters;
-use crate::error::{Error, Result};
-use crate::queue_pair::Endpoint;
+use crate::error::Result;
+use crate::queue_pair::{Endpoint, Limit, Retries};
 
 /// What this end tells the other when it connects or accepts.
 ///
@@ -12,26 +12,12 @@ use crate::queue_pair::Endpoint;
 /// [`incoming_reads`](crate::QueuePairBuilder::incoming_reads) and
 /// [`outgoing_reads`](crate::QueuePairBuilder::outgoing_reads).
 #[doc(alias = "rdma_conn_param")]
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
 pub struct ConnectionParameters {
     private_data: Vec<u8>,
-    retries: u8,
-    rnr_retries: u8,
-    min_rnr_timer: u8,
+    retries: Retries,
     flow_control: bool,
-}
-
-impl Default for ConnectionParameters {
-    fn default() -> Self {
-        Self {
-            private_data: Vec::new(),
-            retries: 7,
-            rnr_retries: 7,
-            min_rnr_timer: 12,
-            flow_control: false,
-        }
-    }
 }
 
 impl ConnectionParameters {
@@ -48,7 +34,7 @@ impl ConnectionParameters {
     /// Default 7.
     #[doc(alias = "retry_count")]
     pub fn retries(mut self, retries: u8) -> Self {
-        self.retries = retries;
+        self.retries.unanswered = retries;
         self
     }
 
@@ -56,7 +42,7 @@ impl ConnectionParameters {
     /// end, the default.
     #[doc(alias = "rnr_retry_count")]
     pub fn rnr_retries(mut self, retries: u8) -> Self {
-        self.rnr_retries = retries;
+        self.retries.not_ready = retries;
         self
     }
 
@@ -64,7 +50,7 @@ impl ConnectionParameters {
     /// specification's table, 0 to 31 (IBTA volume 1, table 46). Default 12, 0.64 ms; 0, which
     /// librdmacm uses, is the longest, 655 ms.
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
-        self.min_rnr_timer = code;
+        self.retries.not_ready_timer = code;
         self
     }
 
@@ -80,21 +66,11 @@ impl ConnectionParameters {
     }
 
     pub(crate) fn rnr_timer(&self) -> u8 {
-        self.min_rnr_timer
+        self.retries.not_ready_timer
     }
 
     pub(crate) fn checked(&self) -> Result<()> {
-        let limits = [
-            ("number of retries", self.retries, 7),
-            ("number of receiver-not-ready retries", self.rnr_retries, 7),
-            ("receiver-not-ready timer", self.min_rnr_timer, 31),
-        ];
-        match limits.into_iter().find(|(_, value, limit)| value > limit) {
-            Some((what, value, limit)) => {
-                Err(Error::invalid(what, format!("{value} is above {limit}")))
-            }
-            None => Ok(()),
-        }
+        Limit::check(self.retries.limits())
     }
 
     /// As C has them, for a queue pair that takes and has outstanding as many reads as `local` says.
@@ -105,8 +81,8 @@ impl ConnectionParameters {
             responder_resources: local.incoming_reads,
             initiator_depth: local.outgoing_reads,
             flow_control: self.flow_control.into(),
-            retry_count: self.retries,
-            rnr_retry_count: self.rnr_retries,
+            retry_count: self.retries.unanswered,
+            rnr_retry_count: self.retries.not_ready,
             srq: shared_receives.into(),
             qp_num: local.queue_pair,
         }

@@ -1,11 +1,13 @@
 //! The attributes of a connection, and the steps from RESET to RTS.
 
+use std::iter;
 use std::time::Duration;
 
+use super::retries::{self, Limit, Retries};
 use super::{Endpoint, Modification, QueuePairState, Transport};
 use crate::address::AddressVector;
 use crate::device::{LocalAddress, Mtu};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::AccessFlags;
 
 /// How a connection behaves: paces, patience and path. The defaults suit a local network.
@@ -14,9 +16,7 @@ use crate::memory::AccessFlags;
 pub struct ConnectOptions {
     mtu: Option<Mtu>,
     timeout: u8,
-    retries: u8,
-    rnr_retries: u8,
-    min_rnr_timer: u8,
+    retries: Retries,
     traffic_class: u8,
     service_level: u8,
     hop_limit: u8,
@@ -28,9 +28,7 @@ impl Default for ConnectOptions {
         Self {
             mtu: None,
             timeout: 14,
-            retries: 7,
-            rnr_retries: 7,
-            min_rnr_timer: 12,
+            retries: Retries::default(),
             traffic_class: 0,
             service_level: 0,
             hop_limit: 64,
@@ -57,7 +55,7 @@ impl ConnectOptions {
     /// How often to send again without an answer, 0 to 7, before the connection fails. Default 7.
     #[doc(alias = "retry_cnt")]
     pub fn retries(mut self, retries: u8) -> Self {
-        self.retries = retries;
+        self.retries.unanswered = retries;
         self
     }
 
@@ -65,7 +63,7 @@ impl ConnectOptions {
     /// default.
     #[doc(alias = "rnr_retry")]
     pub fn rnr_retries(mut self, retries: u8) -> Self {
-        self.rnr_retries = retries;
+        self.retries.not_ready = retries;
         self
     }
 
@@ -78,15 +76,14 @@ impl ConnectOptions {
     /// [`rnr_retries`](Self::rnr_retries) out, if they are not endless; too long a one is how long a
     /// connection stands still each time a message comes before its receive is posted.
     pub fn min_rnr_timer(mut self, code: u8) -> Self {
-        self.min_rnr_timer = code;
+        self.retries.not_ready_timer = code;
         self
     }
 
     /// Like [`Self::min_rnr_timer`], with the code for this time: the shortest that is not below it,
     /// or the longest of all.
     pub fn rnr_delay(self, delay: Duration) -> Self {
-        let code = (1..32).find(|&code| rnr_delay_of(code) >= delay);
-        self.min_rnr_timer(code.unwrap_or(0))
+        self.min_rnr_timer(retries::code_of(delay))
     }
 
     /// The traffic class; on RoCE v2 the IP header's byte of DSCP and ECN. Default 0.
@@ -119,41 +116,18 @@ impl ConnectOptions {
     /// the timeout up, to four times as long at the most (IBTA volume 1, 9.9.2.1.1). `None`: never.
     pub fn patience(&self) -> Option<Duration> {
         let timeout = Duration::from_nanos(4096) * (1 << self.timeout.min(31));
-        (self.timeout > 0).then(|| timeout * (u32::from(self.retries) + 1))
+        (self.timeout > 0).then(|| timeout * (u32::from(self.retries.unanswered) + 1))
     }
 
     fn checked(&self) -> Result<()> {
-        let limits = [
-            ("timeout exponent", self.timeout.into(), 31),
-            ("number of retries", self.retries.into(), 7),
-            (
-                "number of receiver-not-ready retries",
-                self.rnr_retries.into(),
-                7,
-            ),
-            ("receiver-not-ready timer", self.min_rnr_timer.into(), 31),
-            ("service level", self.service_level.into(), 15),
-            ("flow label", self.flow_label, 0xf_ffff),
+        let timeout = Limit("timeout exponent", self.timeout.into(), 31);
+        let path = [
+            Limit("service level", self.service_level.into(), 15),
+            Limit("flow label", self.flow_label, 0xf_ffff),
         ];
-        match limits.into_iter().find(|(_, value, limit)| value > limit) {
-            Some((what, value, limit)) => {
-                Err(Error::invalid(what, format!("{value} is above {limit}")))
-            }
-            None => Ok(()),
-        }
+        let limits = iter::once(timeout).chain(self.retries.limits());
+        Limit::check(limits.chain(path))
     }
-}
-
-/// The time of a code of [`ConnectOptions::min_rnr_timer`] (IBTA volume 1, table 46).
-fn rnr_delay_of(code: u8) -> Duration {
-    let hundredths_of_ms = match code {
-        0 => 65_536,
-        1 => 1,
-        // From 0.02 ms on each pair of codes is n and one and a half times n, doubled by the next.
-        code if code % 2 == 0 => 1 << (code / 2),
-        code => (1 << (code / 2)) * 3 / 2,
-    };
-    Duration::from_micros(10 * hundredths_of_ms)
 }
 
 /// RESET to INIT: port, partition and what peers may do.
@@ -197,7 +171,7 @@ pub(super) fn ready_to_receive(
     Ok(match kind {
         Transport::ReliableConnected | Transport::XrcTarget => change
             .incoming_reads(local.incoming_reads)
-            .min_rnr_timer(options.min_rnr_timer),
+            .min_rnr_timer(options.retries.not_ready_timer),
         _ => change,
     })
 }
@@ -218,8 +192,8 @@ pub(super) fn ready_to_send(
     }
     Ok(match kind {
         Transport::ReliableConnected | Transport::XrcInitiator => change
-            .retries(options.retries)
-            .rnr_retries(options.rnr_retries)
+            .retries(options.retries.unanswered)
+            .rnr_retries(options.retries.not_ready)
             .outgoing_reads(local.outgoing_reads.min(remote.incoming_reads)),
         _ => change,
     })
@@ -236,35 +210,10 @@ mod tests {
         assert!(ConnectOptions::default().checked().is_ok());
     }
 
-    /// Rows of table 46 of the specification.
     #[test]
-    fn receiver_not_ready_delays_are_those_of_the_table() {
-        for (code, micros) in [
-            (0, 655_360),
-            (1, 10),
-            (2, 20),
-            (3, 30),
-            (4, 40),
-            (5, 60),
-            (6, 80),
-            (7, 120),
-            (12, 640),
-            (13, 960),
-            (14, 1280),
-            (20, 10_240),
-            (21, 15_360),
-            (30, 327_680),
-            (31, 491_520),
-        ] {
-            assert_eq!(rnr_delay_of(code), Duration::from_micros(micros), "{code}");
-            let options = ConnectOptions::default().rnr_delay(Duration::from_micros(micros));
-            assert_eq!(options.min_rnr_timer, code);
-        }
-        let code = |micros| {
-            let delay = Duration::from_micros(micros);
-            ConnectOptions::default().rnr_delay(delay).min_rnr_timer
-        };
-        assert_eq!((code(0), code(11), code(1_000_000)), (1, 2, 0));
+    fn a_delay_becomes_the_code_of_the_timer() {
+        let options = ConnectOptions::default().rnr_delay(Duration::from_micros(960));
+        assert_eq!(options, ConnectOptions::default().min_rnr_timer(13));
     }
 
     #[test]

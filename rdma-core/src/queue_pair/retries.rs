@@ -1,0 +1,102 @@
+//! How often and how soon two ends send again.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// What is said of sending again however queue pairs are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Retries {
+    /// How often without an answer.
+    pub(crate) unanswered: u8,
+    /// How often when the peer has no receive posted.
+    pub(crate) not_ready: u8,
+    /// How long the peer is to wait when this end has none, as a code.
+    pub(crate) not_ready_timer: u8,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self {
+            unanswered: 7,
+            not_ready: 7,
+            not_ready_timer: 12,
+        }
+    }
+}
+
+impl Retries {
+    pub(crate) fn limits(self) -> [Limit; 3] {
+        let (unanswered, not_ready) = (self.unanswered.into(), self.not_ready.into());
+        [
+            Limit("number of retries", unanswered, 7),
+            Limit("number of receiver-not-ready retries", not_ready, 7),
+            Limit("receiver-not-ready timer", self.not_ready_timer.into(), 31),
+        ]
+    }
+}
+
+/// What a number is, the number, and the largest that is allowed.
+pub(crate) struct Limit(pub(crate) &'static str, pub(crate) u32, pub(crate) u32);
+
+impl Limit {
+    /// The first that is not kept, as an error.
+    pub(crate) fn check(limits: impl IntoIterator<Item = Self>) -> Result<()> {
+        for Self(what, value, limit) in limits {
+            if value > limit {
+                return Err(Error::invalid(what, format!("{value} is above {limit}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The time of a receiver-not-ready timer's code (IBTA volume 1, table 46).
+pub(super) fn delay_of(code: u8) -> Duration {
+    let hundredths_of_ms = match code {
+        0 => 65_536,
+        1 => 1,
+        // From 0.02 ms on each pair of codes is n and one and a half times n, doubled by the next.
+        code if code % 2 == 0 => 1 << (code / 2),
+        code => (1 << (code / 2)) * 3 / 2,
+    };
+    Duration::from_micros(10 * hundredths_of_ms)
+}
+
+/// The code of the shortest time that is not below this one, or of the longest of all.
+pub(super) fn code_of(delay: Duration) -> u8 {
+    (1..32).find(|&code| delay_of(code) >= delay).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of table 46 of the specification.
+    #[test]
+    fn receiver_not_ready_delays_are_those_of_the_table() {
+        for (code, micros) in [
+            (0, 655_360),
+            (1, 10),
+            (2, 20),
+            (3, 30),
+            (4, 40),
+            (5, 60),
+            (6, 80),
+            (7, 120),
+            (12, 640),
+            (13, 960),
+            (14, 1280),
+            (20, 10_240),
+            (21, 15_360),
+            (30, 327_680),
+            (31, 491_520),
+        ] {
+            let delay = Duration::from_micros(micros);
+            assert_eq!(delay_of(code), delay, "{code}");
+            assert_eq!(code_of(delay), code);
+        }
+        let code = |micros| code_of(Duration::from_micros(micros));
+        assert_eq!((code(0), code(11), code(1_000_000)), (1, 2, 0));
+    }
+}

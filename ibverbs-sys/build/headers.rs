@@ -38,7 +38,8 @@ pub(crate) struct Headers {
 }
 
 impl Headers {
-    fn contain(&self, function: &str) -> bool {
+    /// Whether a function is in `verbs.h`; where there is no telling, it is.
+    pub(crate) fn declare(&self, function: &str) -> bool {
         let text = |dir: &PathBuf| std::fs::read_to_string(dir.join("infiniband/verbs.h")).ok();
         self.include
             .iter()
@@ -89,7 +90,7 @@ pub(crate) fn find() -> Result<Headers, String> {
     }
     let too_old = match headers.version.as_deref() {
         Some(found) if older(found, RECORDED) => Some(found),
-        _ if !headers.contain(NEWEST_BOUND) => Some("(without a known version)"),
+        _ if !headers.declare(NEWEST_BOUND) => Some("(without a known version)"),
         _ => None,
     };
     match too_old {

@@ -4,10 +4,14 @@ use crate::headers::Headers;
 
 /// The generated files are named in `generate/mod.rs`. One object each: a program that uses no
 /// function of librdmacm takes nothing from its object and is not linked against that library.
-const SOURCES: [&str; 4] = ["verbs.c", "rdmacm.c", "by_hand.c", "layout.c"];
+const SOURCES: [&str; 5] = ["verbs.c", "rdmacm.c", "by_hand.c", "newer.c", "layout.c"];
 
 pub(crate) fn compile(headers: &Headers) -> Result<(), String> {
-    cc::Build::new()
+    let mut build = cc::Build::new();
+    if !headers.declare("ibv_alloc_buf") {
+        build.define("RS_BUF_IS_NEWER", None);
+    }
+    build
         .files(SOURCES.map(|file| format!("shim/{file}")))
         .includes(&headers.include)
         .define("_GNU_SOURCE", None)

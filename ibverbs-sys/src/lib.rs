@@ -36,6 +36,10 @@
 //! - Structs that the library allocates, such as [`ibv_cq`] and [`ibv_mr`], may be larger than the
 //!   type here. Use them behind the pointer you got, never by value.
 //!
+//! Of what is newer than 44.0, [`ibv_alloc_buf`], [`ibv_free_buf`] and [`ibv_reg_buf_mr`] are here. They
+//! are looked up at run time, whatever the headers; where they are absent, the first and the last give
+//! null and `EOPNOTSUPP`.
+//!
 //! Every release of rdma-core from 44.0 to 65.0 was built against, for x86-64 and the first and the
 //! last of them for aarch64; shims of 44.0 and of 65.0 ran on the libraries of 44.0 and of 65.0.
 //! In the repository, `ibverbs-sys/tests/newer-headers.sh` builds against the headers of other
@@ -73,7 +77,15 @@
 )]
 mod bindings;
 
+#[allow(
+    non_camel_case_types,
+    clippy::missing_safety_doc,
+    reason = "the names are C's, and its manual pages say what is safe"
+)]
+mod newer;
+
 pub use bindings::*;
+pub use newer::{ibv_alloc_buf, ibv_buf, ibv_free_buf, ibv_reg_buf_mr};
 
 /// Tells [`ibv_alloc_parent_domain`]'s library to allocate as it would without an allocator: what
 /// [`ibv_parent_domain_init_attr::alloc`] returns for that.

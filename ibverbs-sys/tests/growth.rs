@@ -20,7 +20,7 @@ struct Tree {
 }
 
 const HEADERS: [&str; 2] = ["infiniband/verbs.h", "rdma/rdma_cma.h"];
-const SOURCES: [&str; 4] = ["verbs.c", "rdmacm.c", "by_hand.c", "layout.c"];
+const SOURCES: [&str; 5] = ["verbs.c", "rdmacm.c", "by_hand.c", "newer.c", "layout.c"];
 
 impl Tree {
     /// Copies of the installed headers and of the shim.
@@ -101,7 +101,7 @@ impl Tree {
     fn run(&self) {
         // The driver stands for the libraries, and has only what these calls need of them.
         let options = ["-ffunction-sections", "-Wl,--gc-sections", "-o", "driver"];
-        let sources = ["driver.c", "verbs.c", "rdmacm.c", "by_hand.c"];
+        let sources = ["driver.c", "verbs.c", "rdmacm.c", "by_hand.c", "newer.c"];
         let output = self.compiler().args(options).args(sources).output();
         let output = output.expect("running the C compiler");
         assert!(

@@ -3,6 +3,7 @@
  * reaches the library, what the library says reaches the caller, and nothing else is touched. Built by tests/growth.rs
  * with headers of several ages.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -27,6 +28,10 @@ struct ibv_qp *rs_ibv_create_qp_ex(struct ibv_context *, struct ibv_qp_init_attr
 int rs_ibv_modify_qp(struct ibv_qp *, struct ibv_qp_attr *, int);
 int rs_ibv_query_ece(struct ibv_qp *, struct ibv_ece *);
 ssize_t rs_ibv_query_gid_table(struct ibv_context *, struct ibv_gid_entry *, size_t, uint32_t);
+struct ibv_buf;
+void *rs_ibv_alloc_buf(struct ibv_pd *, size_t, struct ibv_buf **);
+void rs_ibv_free_buf(struct ibv_buf *);
+struct ibv_mr *rs_ibv_reg_buf_mr(struct ibv_pd *, struct ibv_buf *, void *, size_t, int);
 int rs_rdma_join_multicast_ex(struct rdma_cm_id *, struct rdma_cm_join_mc_attr_ex *, void *);
 
 static int all(const void *from, int byte, size_t n)
@@ -166,5 +171,11 @@ int main(void)
 
 	CHECK(!rs_ibv_query_ece(NULL, NULL));
 	CHECK(rs_ibv_query_gid_table(context, NULL, 7, 0) == 7);
+
+	/* This library is older than these. */
+	CHECK(!rs_ibv_alloc_buf(NULL, 4096, NULL) && errno == EOPNOTSUPP);
+	errno = 0;
+	CHECK(!rs_ibv_reg_buf_mr(NULL, NULL, NULL, 4096, 0) && errno == EOPNOTSUPP);
+	rs_ibv_free_buf(NULL);
 	return 0;
 }

@@ -14,6 +14,7 @@ pub enum Kind {
     MemoryRegion,
     MemoryWindow,
     DeviceMemory,
+    Buffer,
     CompletionChannel,
     CompletionQueue,
     SharedReceiveQueue,
@@ -24,12 +25,13 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Context,
         Self::ProtectionDomain,
         Self::MemoryRegion,
         Self::MemoryWindow,
         Self::DeviceMemory,
+        Self::Buffer,
         Self::CompletionChannel,
         Self::CompletionQueue,
         Self::SharedReceiveQueue,

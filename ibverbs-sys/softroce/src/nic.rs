@@ -127,6 +127,8 @@ impl Nic {
             engine: OnceLock::new(),
             network,
         });
+        // Now, so that no descriptor is opened later on; whoever asks again is told what became of it.
+        nic.memory.arena();
         nic.run_schedule(now);
         let engine = Engine::start(timers, Arc::downgrade(&nic))?;
         let _ = nic.engine.set(engine);

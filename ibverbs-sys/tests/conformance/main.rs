@@ -26,6 +26,7 @@
 mod deviations;
 mod harness;
 
+mod buffer;
 mod channel;
 mod cq;
 mod cq_ex;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         port::cases,
         pd::cases,
         mr::cases,
+        buffer::cases,
         cq::cases,
         cq_ex::cases,
         channel::cases,

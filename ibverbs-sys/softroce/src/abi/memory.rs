@@ -16,7 +16,7 @@ use crate::census::{Counted, Kind};
 use crate::context::{Held, ProtectionDomain, Refusal, Shared};
 use crate::fault::Verb;
 use crate::memory::{
-    DeviceMemory, RegionAttributes, RegionChange, Span, WindowKind, is_mapped, region_access,
+    Block, DeviceMemory, RegionAttributes, RegionChange, Span, WindowKind, is_mapped, region_access,
 };
 use crate::nic::Nic;
 use crate::proto::AccessFlags;
@@ -34,8 +34,14 @@ struct RegionHandle {
 
 /// What a region is of.
 enum Memory {
-    Program(Mapping),
-    Device { _memory: Held<DeviceMemory> },
+    Program {
+        mapping: Mapping,
+        /// Keeps memory that the device handed out.
+        _block: Option<Arc<Block>>,
+    },
+    Device {
+        _memory: Held<DeviceMemory>,
+    },
     Null,
 }
 
@@ -459,7 +465,7 @@ pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
 
 /// # Safety
 /// `pd` is ours. The memory is that of a region, as [`Mapping::span`] wants it.
-unsafe fn register(
+pub(super) unsafe fn register(
     pd: *mut ibv_pd,
     address: *mut c_void,
     length: usize,
@@ -473,10 +479,19 @@ unsafe fn register(
         access: region_access(access)?,
     };
     mapping.check()?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise; the domain's context is ours, too.
     unsafe {
-        let about = (mapping.span(), mapping.first(), mapping.access);
-        make(pd, about, (address, length), Memory::Program(mapping))
+        let block = mapping.block(open::nic((*pd).context));
+        let about = (
+            mapping.span(block.as_ref()),
+            mapping.first(),
+            mapping.access,
+        );
+        let memory = Memory::Program {
+            mapping,
+            _block: block,
+        };
+        make(pd, about, (address, length), memory)
     }
 }
 
@@ -532,7 +547,7 @@ unsafe fn reregister(
     const ACCESS: u32 = ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_ACCESS.0;
     // SAFETY: the region is ours, and nobody else uses it while it changes.
     let handle = unsafe { &mut *mr.cast::<RegionHandle>() };
-    let Memory::Program(mut mapping) = handle.memory else {
+    let Memory::Program { mut mapping, .. } = handle.memory else {
         return Err(Refusal::Invalid);
     };
     if flags == 0
@@ -561,14 +576,18 @@ unsafe fn reregister(
         mapping.start = mapping.address as u64;
     }
     mapping.check()?;
+    let block = mapping.block(&handle.nic);
     let change = RegionChange {
         domain: domain.as_ref().map(|domain| domain.id()),
         // SAFETY: the caller's promise.
-        translation: Some((unsafe { mapping.span() }, mapping.first())),
+        translation: Some((unsafe { mapping.span(block.as_ref()) }, mapping.first())),
         access: Some(mapping.access),
     };
     handle.key = handle.nic.memory.reregister(handle.key, change)?;
-    handle.memory = Memory::Program(mapping);
+    handle.memory = Memory::Program {
+        mapping,
+        _block: block,
+    };
     handle.public.lkey = handle.key;
     handle.public.rkey = handle.key;
     if let Some(domain) = domain {
@@ -618,14 +637,23 @@ impl Mapping {
         }
     }
 
+    /// What the device handed out that it is of: the region keeps it, even if it is freed.
+    fn block(&self, nic: &Nic) -> Option<Arc<Block>> {
+        nic.memory.arena()?.find(self.address, self.length)
+    }
+
     /// # Safety
     /// Until the region's end the memory is mapped, with the rights that its flags need, but for an
-    /// on-demand one; and who uses it at the same time as the device knows that: it is what every
-    /// program promises that registers memory.
-    unsafe fn span(&self) -> Span {
+    /// on-demand one and for a block; and who uses it at the same time as the device knows that: it is
+    /// what every program promises that registers memory.
+    unsafe fn span(&self, block: Option<&Arc<Block>>) -> Span {
         // SAFETY: the caller's promise.
         unsafe {
-            if self.access.contains(AccessFlags::ON_DEMAND) {
+            let allocated =
+                block.and_then(|block| Span::allocated(block, self.address, self.length));
+            if let Some(allocated) = allocated {
+                allocated
+            } else if self.access.contains(AccessFlags::ON_DEMAND) {
                 Span::on_demand(self.address, self.length)
             } else {
                 Span::mapped(self.address, self.length)

@@ -39,6 +39,7 @@ verbs! {
     DeregMr = "dereg_mr",
     AdviseMr = "advise_mr",
     AllocNullMr = "alloc_null_mr",
+    AllocBuf = "alloc_buf",
     AllocDm = "alloc_dm",
     FreeDm = "free_dm",
     RegDmMr = "reg_dm_mr",

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::context::{Refusal, Shared, Usage};
 
-use super::{is_mapped, kernel};
+use super::{Block, Place, is_mapped, kernel};
 
 /// A stretch of memory that was registered.
 #[derive(Clone, Debug)]
@@ -31,6 +31,11 @@ pub struct Span {
 enum Kind {
     /// The program's.
     Mapped,
+    /// The program's, which it has from the device.
+    Allocated {
+        /// Keeps the bytes at `address`.
+        block: Arc<Block>,
+    },
     /// The program's, which may come and go: copied by the kernel, which says when it is not there.
     OnDemand,
     /// The device's.
@@ -59,6 +64,21 @@ impl Span {
             length,
             kind: Kind::Mapped,
         }
+    }
+
+    /// A part of memory that the device handed out. None: it is not all inside.
+    ///
+    /// # Safety
+    /// All that write or read the bytes at the same time do it atomically, or live with what the C
+    /// memory model says of them.
+    pub unsafe fn allocated(block: &Arc<Block>, address: usize, length: u64) -> Option<Self> {
+        block.place(address, length).map(|_| Self {
+            address,
+            length,
+            kind: Kind::Allocated {
+                block: Arc::clone(block),
+            },
+        })
     }
 
     /// The program's memory, of which parts may be unmapped: an access to those fails.
@@ -107,7 +127,19 @@ impl Span {
 
     /// Whether it is the program's.
     pub fn is_program(&self) -> bool {
-        matches!(self.kind, Kind::Mapped | Kind::OnDemand)
+        matches!(
+            self.kind,
+            Kind::Mapped | Kind::Allocated { .. } | Kind::OnDemand
+        )
+    }
+
+    /// Where a peer of the same host finds the bytes in the file of the arena, which is the block's.
+    /// None: they are no memory that the device handed out.
+    pub fn place(&self) -> Option<(&Arc<Block>, Place)> {
+        match &self.kind {
+            Kind::Allocated { block } => Some((block, block.place(self.address, self.length)?)),
+            _ => None,
+        }
     }
 
     /// Whether it is none.
@@ -130,7 +162,9 @@ impl Span {
         let address = self.locate(offset, out.len())?;
         match self.kind {
             // SAFETY: inside the span, and whoever made it keeps the bytes mapped.
-            Kind::Mapped | Kind::Device { .. } => unsafe { read(address, out) },
+            Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => unsafe {
+                read(address, out);
+            },
             Kind::OnDemand => {
                 return kernel::read(address, out).ok_or(Inaccessible);
             }
@@ -144,7 +178,9 @@ impl Span {
         let address = self.locate(offset, data.len())?;
         match self.kind {
             // SAFETY: inside the span, and whoever made it keeps the bytes mapped and writable.
-            Kind::Mapped | Kind::Device { .. } => unsafe { write(address, data) },
+            Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => unsafe {
+                write(address, data);
+            },
             Kind::OnDemand => {
                 return kernel::write(address, data).ok_or(Inaccessible);
             }
@@ -186,7 +222,7 @@ impl Span {
         let address = self.locate(offset, size_of::<u64>())?;
         match self.kind {
             Kind::Null => return Err(Inaccessible),
-            Kind::Mapped | Kind::Device { .. } => {}
+            Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => {}
             // An access to memory that is not there would end the program.
             Kind::OnDemand if !is_mapped(address, size_of::<u64>() as u64, true) => {
                 return Err(Inaccessible);

@@ -1,13 +1,21 @@
 //! Memory that the device may touch: regions and windows by their keys, and the copies from and to
 //! them. The program's memory is touched in `copy` alone, and by the kernel where `kernel`
 //! asks it to; all checks are outside of them.
+//!
+//! Memory that the device hands out for regions ([`Arena`]) lies in a file, of which `segment` makes the
+//! mappings here, and peers of the same host can map it as well. What they have to be told of bytes is a
+//! [`Place`] and the arena's descriptor: [`Span::place`] of a region's, [`Registry::place`] by its key, and
+//! [`Arena::find`] with [`Block::place`] by an address.
 
 mod access;
+mod arena;
 mod copy;
+mod extents;
 mod kernel;
 mod mapping;
 mod region;
 mod registry;
+mod segment;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -15,6 +23,7 @@ mod view;
 mod window;
 
 pub use access::{region_access, window_access};
+pub use arena::{Arena, Block, Place};
 pub use copy::{DeviceMemory, Span};
 pub use mapping::is_mapped;
 pub use region::{RegionAttributes, RegionChange};

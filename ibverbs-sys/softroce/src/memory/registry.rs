@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 
@@ -13,7 +13,9 @@ use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
 use super::region::{Region, offset};
 use super::table::Table;
 use super::window::{Binding, Window};
-use super::{DeviceMemory, RegionAttributes, RegionChange, Span, View, WindowKind};
+use super::{
+    Arena, Block, DeviceMemory, Place, RegionAttributes, RegionChange, Span, View, WindowKind,
+};
 
 /// All memory regions and windows of a NIC.
 ///
@@ -23,6 +25,7 @@ pub struct Registry {
     entries: RwLock<Entries>,
     /// Bytes of device memory that are in use.
     device_memory: AtomicU64,
+    arena: OnceLock<Option<Arc<Arena>>>,
 }
 
 pub(super) struct Entries {
@@ -60,7 +63,21 @@ impl Registry {
         Self {
             entries: RwLock::new(entries),
             device_memory: AtomicU64::new(0),
+            arena: OnceLock::new(),
         }
+    }
+
+    /// What memory for regions is handed out from; made at the first call. None: the system has no files in memory.
+    pub fn arena(&self) -> Option<&Arc<Arena>> {
+        self.arena.get_or_init(|| Arena::new().ok()).as_ref()
+    }
+
+    /// Where a peer of the same host finds a region's bytes, and how much of its memory: see [`Span::place`].
+    pub fn place(&self, key: u32) -> Option<(Arc<Block>, Place)> {
+        let entries = self.entries.read();
+        let (_, region) = entries.region(key).ok()?;
+        let (block, place) = region.span.place()?;
+        Some((Arc::clone(block), place))
     }
 
     /// Makes device memory of what is left of it.

@@ -2,6 +2,8 @@
 //! server and a client, with the library preloaded. As root, each is run once more as a user
 //! without privileges.
 //!
+//! There is one of this project's own, for verbs that are newer than those packages; it is compiled here.
+//!
 //! A program that is not installed is reported as ignored, with its package; `cargo xtask test`
 //! installs them all.
 
@@ -27,7 +29,8 @@ fn main() -> ExitCode {
             let name = format!("{user}::{case}");
             Trial::ignorable_test(name, move || run::run(&case, user))
         };
-        cases().into_iter().map(named)
+        let own = Trial::test(format!("{user}::buffers"), move || run::buffers(user));
+        cases().into_iter().map(named).chain([own])
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     run::clean();

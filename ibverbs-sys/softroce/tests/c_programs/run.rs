@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -68,6 +68,38 @@ pub(crate) fn run(case: &Case, user: User) -> Result<Completion, Failed> {
         together(case, user)?;
     }
     Ok(Completion::Completed)
+}
+
+/// Compiles `buffers.c` with the shim of ibverbs-sys that looks functions up, and runs it.
+pub(crate) fn buffers(user: User) -> Result<(), Failed> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let shim = source.join("../shim");
+    let program = library()?.with_file_name(format!("buffers-of-{user}"));
+    let output = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
+        .args(["-D_GNU_SOURCE", "-O1", "-I"])
+        .args([
+            &shim,
+            &source.join("tests/c_programs/buffers.c"),
+            &shim.join("newer.c"),
+        ])
+        .arg("-o")
+        .arg(&program)
+        .args(["-libverbs", "-ldl"])
+        .output();
+    let output = output.map_err(|error| format!("running the C compiler: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+    }
+    let case = Case {
+        words: vec![program.to_str().ok_or("a path in UTF-8")?.to_owned().leak()],
+        package: "",
+        alone: true,
+        says: &["buffers serve"],
+    };
+    start(&case, user, None, None)?
+        .wait()?
+        .judge("it", case.says)?;
+    Ok(())
 }
 
 fn installed(program: &str) -> bool {

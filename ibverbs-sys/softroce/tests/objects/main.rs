@@ -2,6 +2,7 @@
 //! what they answer: the rules of the manual pages, one by one, as a C program sees them.
 
 mod address;
+mod buffer;
 mod completion;
 mod domain;
 mod memory;

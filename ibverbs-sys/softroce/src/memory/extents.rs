@@ -1,0 +1,114 @@
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+/// What is free of a stretch of bytes: extents by where they begin, no two of which touch.
+#[derive(Debug)]
+pub(super) struct Extents {
+    free: BTreeMap<usize, usize>,
+    length: usize,
+}
+
+impl Extents {
+    /// All of `length` bytes.
+    pub(super) fn new(length: usize) -> Self {
+        Self {
+            free: BTreeMap::from([(0, length)]),
+            length,
+        }
+    }
+
+    /// Takes `length` bytes, not none, from the first place that is free for them at a multiple of
+    /// `align`, a power of two; where they begin.
+    pub(super) fn take(&mut self, length: usize, align: usize) -> Option<usize> {
+        let (start, end, place) = self.free.iter().find_map(|(&start, &extent)| {
+            let end = start + extent;
+            let place = start.checked_next_multiple_of(align)?;
+            let fits = place <= end && length <= end - place;
+            fits.then_some((start, end, place))
+        })?;
+        self.free.remove(&start);
+        for (start, end) in [(start, place), (place + length, end)] {
+            if start < end {
+                self.free.insert(start, end - start);
+            }
+        }
+        Some(place)
+    }
+
+    /// Gives back what was taken.
+    pub(super) fn give_back(&mut self, start: usize, length: usize) {
+        let (mut start, mut end) = (start, start + length);
+        if let Some((&before, &extent)) = self.free.range(..start).next_back()
+            && before + extent == start
+        {
+            self.free.remove(&before);
+            start = before;
+        }
+        if let Some(extent) = self.free.remove(&end) {
+            end += extent;
+        }
+        self.free.insert(start, end - start);
+    }
+
+    /// Whether nothing is taken.
+    pub(super) fn are_whole(&self) -> bool {
+        self.free.get(&0) == Some(&self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Extents;
+
+    #[test]
+    fn what_is_given_back_joins_its_neighbours() {
+        let mut extents = Extents::new(4);
+        let [a, b, c] = [(); 3].map(|()| extents.take(1, 1).unwrap());
+        assert_eq!((a, b, c), (0, 1, 2));
+        assert_eq!(extents.take(2, 1), None);
+        extents.give_back(a, 1);
+        extents.give_back(c, 1);
+        assert_eq!(extents.take(3, 1), None, "in between something is taken");
+        extents.give_back(b, 1);
+        assert!(extents.are_whole());
+        assert_eq!(extents.take(4, 1), Some(0));
+    }
+
+    #[test]
+    fn a_place_is_aligned_and_what_is_before_it_stays_free() {
+        let mut extents = Extents::new(16);
+        assert_eq!(extents.take(1, 1), Some(0));
+        assert_eq!(extents.take(8, 8), Some(8));
+        assert_eq!(extents.take(8, 8), None);
+        assert_eq!(extents.take(7, 1), Some(1));
+    }
+
+    proptest! {
+        /// No two of what is taken overlap, and in the end all of it is there.
+        #[test]
+        fn nothing_is_taken_twice(steps in prop::collection::vec((1_usize..40, 0_u32..5, any::<bool>()), 1..200)) {
+            let mut extents = Extents::new(256);
+            let mut taken: Vec<(usize, usize)> = Vec::new();
+            for (length, align, gives_back) in steps {
+                if gives_back && !taken.is_empty() {
+                    let (start, length) = taken.swap_remove(length % taken.len());
+                    extents.give_back(start, length);
+                } else if let Some(start) = extents.take(length, 1 << align) {
+                    prop_assert!(start % (1 << align) == 0 && start + length <= 256);
+                    for &(other, size) in &taken {
+                        prop_assert!(start + length <= other || other + size <= start);
+                    }
+                    taken.push((start, length));
+                }
+                prop_assert_eq!(extents.are_whole(), taken.is_empty());
+            }
+            for (start, length) in taken {
+                extents.give_back(start, length);
+            }
+            prop_assert!(extents.are_whole());
+        }
+    }
+}

@@ -325,16 +325,16 @@ fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
         ("ibv_open_device", libc::EACCES | libc::EPERM) => {
             "/dev/infiniband/uverbs* must be readable and writable for this user"
         }
-        ("ibv_reg_mr", libc::ENOMEM) => {
+        ("ibv_reg_mr" | "ibv_reg_buf_mr", libc::ENOMEM) => {
             "the locked-memory limit is reached: raise it with `ulimit -l` or in limits.d (memlock)"
         }
-        ("ibv_reg_mr", libc::EINVAL) => {
+        ("ibv_reg_mr" | "ibv_reg_buf_mr", libc::EINVAL) => {
             "remote write and remote atomic access need local write access as well"
         }
         ("ibv_reg_mr_iova2" | "ibv_reg_dmabuf_mr", libc::EINVAL) => {
             "the address of requests must have the same offset in a page as the memory"
         }
-        ("ibv_reg_mr" | "ibv_reg_mr_iova2", libc::EFAULT | libc::EACCES) => {
+        ("ibv_reg_mr" | "ibv_reg_buf_mr" | "ibv_reg_mr_iova2", libc::EFAULT | libc::EACCES) => {
             "the memory is not mapped, or is read-only and local write access was asked for"
         }
         ("ibv_reg_dmabuf_mr", libc::EBADF) => "the file descriptor is none of a dma-buf",

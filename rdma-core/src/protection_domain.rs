@@ -45,13 +45,16 @@ impl ProtectionDomain {
         &self.context
     }
 
-    /// Allocates `len` zeroed bytes, page-aligned, and registers them for local use.
+    /// Allocates `len` zeroed bytes, page-aligned, and registers them for local use. They are memory of
+    /// the device's choice if it has any ([`HostMemoryBuilder::domain`](crate::HostMemoryBuilder::domain)).
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for 0 bytes, and the verb's: most
     /// often the locked-memory limit.
     #[doc(alias = "ibv_reg_mr")]
+    #[doc(alias = "ibv_alloc_buf")]
+    #[doc(alias = "ibv_reg_buf_mr")]
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
         self.registration().allocate(len)
     }
@@ -65,6 +68,7 @@ impl ProtectionDomain {
     pub fn allocate_layout(&self, layout: Layout) -> Result<Buffer> {
         let memory = HostMemory::builder(layout.size())
             .align(layout.align())
+            .domain(self)
             .build()?;
         self.register(memory).map_err(|(_, error)| error)
     }

@@ -4,7 +4,10 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::sync::Arc;
 
+use super::device_buffer::DeviceBuffer;
+use super::protection_domain::ProtectionDomainHandle;
 use crate::error::{Errno, Error, Result};
 
 /// The size of a page that is not huge.
@@ -13,7 +16,7 @@ pub(crate) const PAGE: usize = 4096;
 /// Bits of a mapping's flags that hold the logarithm of a huge page's size (`MAP_HUGE_SHIFT`).
 const HUGE_SHIFT: u32 = 26;
 
-/// Owner of memory from the allocator, or of a mapping.
+/// Owner of memory from the allocator, from a device, or of a mapping.
 pub(crate) struct Allocation {
     start: NonNull<u8>,
     len: usize,
@@ -25,6 +28,8 @@ enum Source {
     Allocator(Layout),
     /// `start` and `len` of what is unmapped, which may be more than is used.
     Mapping(NonNull<u8>, usize),
+    /// By the last that has the buffer: this, or what is registered of it.
+    Device(Arc<DeviceBuffer>),
 }
 
 // SAFETY: the memory is owned as that of a `Box<[u8]>` is.
@@ -60,6 +65,30 @@ impl Allocation {
                 Err(Error::verb("alloc", object, Errno(libc::ENOMEM)))
             }
         }
+    }
+
+    /// `len` zeroed bytes of the device that the domain is of, aligned as [`Self::zeroed`] does it. There
+    /// may be other reasons than the size why there are none.
+    pub(crate) fn of_device(
+        domain: &Arc<ProtectionDomainHandle>,
+        len: usize,
+        align: usize,
+    ) -> Result<Self> {
+        refuse_nothing(len)?;
+        // It is aligned to pages, and for more than that there has to be room.
+        let slack = align.saturating_sub(PAGE);
+        let size = len.checked_add(slack).ok_or_else(|| too_much(len, align))?;
+        let buffer = DeviceBuffer::allocate(domain, size)?;
+        let ahead = buffer.start().as_ptr().align_offset(align.max(PAGE));
+        if ahead > slack {
+            return Err(Error::invalid("memory of the device", "it is not aligned"));
+        }
+        Ok(Self {
+            // SAFETY: at most `slack` bytes ahead in a buffer of `len` and `slack` bytes.
+            start: unsafe { buffer.start().add(ahead) },
+            len,
+            source: Source::Device(Arc::new(buffer)),
+        })
     }
 
     /// `len` zeroed bytes in a mapping of huge pages of this size, a power of two.
@@ -170,6 +199,14 @@ impl Allocation {
         }
     }
 
+    /// The device's buffer that it is of.
+    pub(super) fn device_buffer(&self) -> Option<&Arc<DeviceBuffer>> {
+        match &self.source {
+            Source::Device(buffer) => Some(buffer),
+            Source::Allocator(_) | Source::Mapping(..) => None,
+        }
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the memory is owned and initialised: zeroed, or a file's.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
@@ -211,11 +248,12 @@ fn too_much(len: usize, align: usize) -> Error {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        match self.source {
+        match &self.source {
             // SAFETY: `start` was allocated with `layout` and is freed once, here. Whoever
             // registered the memory owns this, and drops it after the deregistration.
-            Source::Allocator(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
-            Source::Mapping(start, len) => {
+            &Source::Allocator(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
+            Source::Device(_) => {}
+            &Source::Mapping(start, len) => {
                 // SAFETY: the mapping is this one's, and unmapped once, here; as above.
                 if unsafe { libc::munmap(start.as_ptr().cast(), len) } != 0 {
                     let errno = Errno::last();

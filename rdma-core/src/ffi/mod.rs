@@ -18,6 +18,7 @@ mod completion_session;
 mod context;
 mod counters;
 mod device;
+mod device_buffer;
 mod device_memory;
 mod drain;
 mod elements;

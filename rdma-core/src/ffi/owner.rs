@@ -5,6 +5,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::device_buffer::DeviceBuffer;
 use crate::memory::HostMemory;
 
 /// An owner of bytes that stay where they are, and that nobody but it can reach.
@@ -117,6 +118,8 @@ pub(crate) struct Backing {
     start: NonNull<u8>,
     len: usize,
     writable: bool,
+    /// The device's buffer that it is all inside of.
+    buffer: Option<Arc<DeviceBuffer>>,
     /// Not touched until it is given back or dropped, since that might invalidate `start`.
     owner: Box<dyn Any + Send>,
 }
@@ -141,11 +144,14 @@ impl Backing {
     pub(crate) fn exclusive(owner: impl StableMemoryMut) -> Self {
         // The owner is put where it stays first: moving it later could invalidate the pointer.
         let mut owner = Box::new(owner);
+        let host = (&*owner as &dyn Any).downcast_ref::<HostMemory>();
+        let buffer = host.and_then(|memory| memory.allocation().device_buffer().cloned());
         let memory = owner.memory();
         Self {
             start: memory.cast(),
             len: memory.len(),
             writable: true,
+            buffer,
             owner,
         }
     }
@@ -158,6 +164,7 @@ impl Backing {
             start: memory.cast(),
             len: memory.len(),
             writable: false,
+            buffer: None,
             owner,
         }
     }
@@ -174,6 +181,10 @@ impl Backing {
         self.writable
     }
 
+    pub(super) fn device_buffer(&self) -> Option<&Arc<DeviceBuffer>> {
+        self.buffer.as_ref()
+    }
+
     /// Whether the owner is of this type.
     pub(crate) fn is_owned_by<O: 'static>(&self) -> bool {
         self.owner.is::<O>()
@@ -185,12 +196,14 @@ impl Backing {
             start,
             len,
             writable,
+            buffer,
             owner,
         } = self;
         owner.downcast().map(|owner| *owner).map_err(|owner| Self {
             start,
             len,
             writable,
+            buffer,
             owner,
         })
     }

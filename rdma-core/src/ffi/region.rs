@@ -165,15 +165,23 @@ impl RegionHandle {
         // device to it is governed by the types built on this.
         let (verb, raw) = unsafe {
             let (pd, start) = (domain.as_raw(), start.cast());
-            match how.first {
-                None => {
+            let buffer = memory
+                .device_buffer()
+                .filter(|buffer| buffer.is_of(&domain));
+            match (how.first, buffer) {
+                (None, Some(buffer)) => {
+                    let flags = flags.cast_signed();
+                    let raw = sys::ibv_reg_buf_mr(pd, buffer.as_raw(), start, len as _, flags as _);
+                    ("ibv_reg_buf_mr", raw)
+                }
+                (None, None) => {
                     let flags = flags.cast_signed();
                     (
                         "ibv_reg_mr",
                         sys::ibv_reg_mr(pd, start, len as _, flags as _),
                     )
                 }
-                Some(first) => {
+                (Some(first), _) => {
                     let raw = sys::ibv_reg_mr_iova2(pd, start, len as _, first, flags as _);
                     ("ibv_reg_mr_iova2", raw)
                 }

@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use crate::error::{Error, Result};
 use crate::ffi::{Allocation, PAGE};
+use crate::protection_domain::ProtectionDomain;
 
 /// The size of a huge page, where the program names none: that of x86-64, and the usual one of aarch64.
 const HUGE_PAGE: usize = 2 << 20;
@@ -82,6 +83,7 @@ pub struct HostMemoryBuilder {
     huge_pages: HugePages,
     huge_page_size: usize,
     prefault: bool,
+    domain: Option<ProtectionDomain>,
 }
 
 impl HostMemory {
@@ -102,6 +104,7 @@ impl HostMemory {
             huge_pages: HugePages::No,
             huge_page_size: HUGE_PAGE,
             prefault: false,
+            domain: None,
         }
     }
 
@@ -132,6 +135,17 @@ impl HostMemoryBuilder {
     /// Aligns it to this many bytes, a power of two, and at least to a page.
     pub fn align(mut self, align: usize) -> Self {
         self.align = align;
+        self
+    }
+
+    /// Has it from the device of this domain, where the device has memory of its own choice for regions,
+    /// such as memory that other processes of the host reach faster: that of other libraries is as good,
+    /// and comes in its place wherever there is none. A wish for huge pages goes first.
+    ///
+    /// It can be registered with other domains and devices all the same. It keeps the domain.
+    #[doc(alias = "ibv_alloc_buf")]
+    pub fn domain(mut self, domain: &ProtectionDomain) -> Self {
+        self.domain = Some(domain.clone());
         self
     }
 
@@ -188,7 +202,7 @@ impl HostMemoryBuilder {
     fn allocate(&self) -> Result<HostMemory> {
         let (len, page) = (self.len, self.huge_page_size);
         if self.huge_pages == HugePages::No {
-            return Allocation::zeroed(len, self.align).map(HostMemory::of);
+            return self.ordinary().map(HostMemory::of);
         }
         let made = |allocation, pages, fallback| HostMemory {
             allocation,
@@ -207,6 +221,20 @@ impl HostMemoryBuilder {
                 }
             },
         }
+    }
+}
+
+impl HostMemoryBuilder {
+    /// Of the device if it has any, else of the allocator.
+    fn ordinary(&self) -> Result<Allocation> {
+        let (len, align) = (self.len, self.align);
+        if let Some(domain) = &self.domain {
+            match Allocation::of_device(domain.handle(), len, align) {
+                Ok(memory) => return Ok(memory),
+                Err(error) => tracing::debug!(%error, "memory of the allocator in its place"),
+            }
+        }
+        Allocation::zeroed(len, align)
     }
 }
 

@@ -66,7 +66,9 @@
 //! when it is made, and nothing is lost ([`fork_status`] is [`ForkStatus::Unneeded`]); before, call
 //! [`fork_init`] first of all, which keeps registered pages away from children (`MADV_DONTFORK`). A
 //! child that touches them then ends by a signal, and so it does with whatever else lies in the same
-//! pages. The user-space device softroce needs nothing: a thread of the parent copies.
+//! pages. The user-space device softroce needs nothing: a thread of the parent copies. Memory
+//! that is the device's own ([`HostMemoryBuilder::domain`]) no child may touch, on any kernel: it may be
+//! memory that several processes share.
 //!
 //! To the child: it must not use, nor drop, any object of this crate that the parent made, but `exec`
 //! or `_exit`. The device's objects belong to both by then, and dropping one ends it for the parent.

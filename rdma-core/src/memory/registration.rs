@@ -71,14 +71,15 @@ impl Registration {
             .map_err(given_back)
     }
 
-    /// Registers `len` bytes of new memory, zeroed.
+    /// Registers `len` bytes of new memory, zeroed: the device's own if it has any
+    /// ([`HostMemoryBuilder::domain`](super::HostMemoryBuilder::domain)).
     ///
     /// # Errors
     ///
     /// As [`Self::register`].
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
-        self.register(HostMemory::zeroed(len)?)
-            .map_err(|(_, error)| error)
+        let memory = HostMemory::builder(len).domain(&self.domain).build()?;
+        self.register(memory).map_err(|(_, error)| error)
     }
 
     /// Registers memory again that a buffer was detached from.

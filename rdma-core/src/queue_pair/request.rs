@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use ibverbs_sys::ibv_send_flags;
 
-use super::SendOperations;
-use crate::address::{AddressHandle, Destination};
-use crate::completion::WorkCompletion;
-use crate::error::{Error, Result};
-use crate::ffi::{QueuePairHandle, WindowChange};
+use super::{KeepAlive, Operation, Outcome, Placement};
+use crate::address::Destination;
+use crate::ffi::WindowChange;
 use crate::memory::{RemoteMemory, Scatter};
 
 bitflags::bitflags! {
@@ -22,108 +20,6 @@ bitflags::bitflags! {
     }
 }
 
-/// What a send request does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Send {
-        immediate: Option<u32>,
-    },
-    SendWithInvalidate {
-        key: u32,
-    },
-    Write {
-        immediate: Option<u32>,
-    },
-    Read,
-    CompareAndSwap {
-        expected: u64,
-        desired: u64,
-    },
-    FetchAndAdd {
-        add: u64,
-    },
-    Invalidate {
-        key: u32,
-    },
-    Segmented {
-        segment: u16,
-    },
-    AtomicWrite {
-        value: [u8; 8],
-    },
-    Flush {
-        placement: Placement,
-        whole: bool,
-    },
-    /// Binds a window, or ends its binding: what the request keeps says more.
-    Window {
-        binds: bool,
-    },
-}
-
-impl Operation {
-    /// What a queue pair that is posted to by `ibv_wr_*` must have been made for.
-    pub(crate) fn needs(self) -> SendOperations {
-        match self {
-            Self::Send { immediate: None } => SendOperations::SEND,
-            Self::Send { immediate: Some(_) } => SendOperations::SEND_WITH_IMMEDIATE,
-            Self::SendWithInvalidate { .. } => SendOperations::SEND_WITH_INVALIDATE,
-            Self::Write { immediate: None } => SendOperations::WRITE,
-            Self::Write { immediate: Some(_) } => SendOperations::WRITE_WITH_IMMEDIATE,
-            Self::Read => SendOperations::READ,
-            Self::CompareAndSwap { .. } => SendOperations::COMPARE_AND_SWAP,
-            Self::FetchAndAdd { .. } => SendOperations::FETCH_AND_ADD,
-            Self::Invalidate { .. } => SendOperations::INVALIDATE,
-            Self::Segmented { .. } => SendOperations::SEGMENTATION,
-            Self::AtomicWrite { .. } => SendOperations::ATOMIC_WRITE,
-            Self::Flush { .. } => SendOperations::FLUSH,
-            Self::Window { binds: true } => SendOperations::BIND_WINDOW,
-            Self::Window { binds: false } => SendOperations::INVALIDATE,
-        }
-    }
-
-    /// Whether the device writes to the request's memory.
-    #[inline]
-    pub(crate) fn writes_memory(self) -> bool {
-        matches!(
-            self,
-            Self::Read | Self::CompareAndSwap { .. } | Self::FetchAndAdd { .. }
-        )
-    }
-
-    /// How errors name it.
-    pub(crate) fn described(self) -> &'static str {
-        match self {
-            Self::Send { immediate: None } => "sends",
-            Self::Send { immediate: Some(_) } => "sends with immediate data",
-            Self::SendWithInvalidate { .. } => "sends that invalidate a key",
-            Self::Write { immediate: None } => "RDMA writes",
-            Self::Write { immediate: Some(_) } => "RDMA writes with immediate data",
-            Self::Read => "RDMA reads",
-            Self::CompareAndSwap { .. } => "compare-and-swap",
-            Self::FetchAndAdd { .. } => "fetch-and-add",
-            Self::Invalidate { .. } => "invalidating a key",
-            Self::Segmented { .. } => "segmentation of sends",
-            Self::AtomicWrite { .. } => "atomic writes",
-            Self::Flush { .. } => "flushes",
-            Self::Window { .. } => "memory windows",
-        }
-    }
-}
-
-/// What a flush makes sure of (`ibv_placement_type`; IBTA volume 1, 9.4.8).
-#[doc(alias = "ibv_placement_type")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Placement {
-    /// What was written is visible to everything that reads the memory.
-    #[doc(alias = "IBV_FLUSH_GLOBAL")]
-    Global,
-    /// What was written is kept when the power fails.
-    #[doc(alias = "IBV_FLUSH_PERSISTENT")]
-    Persistent,
-}
-
 /// Where a request goes, as the kind of the queue pair demands it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
@@ -133,87 +29,6 @@ pub(crate) enum Target {
     Datagram { queue_pair: u32, qkey: u32 },
     /// To a shared receive queue of the peer.
     SharedQueue { number: u32 },
-}
-
-/// What a request keeps beside its memory, until it has completed.
-#[derive(Debug)]
-pub(crate) enum KeepAlive {
-    Nothing,
-    Address(AddressHandle),
-    /// The headers of a segmented send, and the way it goes.
-    Headers(Arc<[u8]>, Option<AddressHandle>),
-    /// A window that changes, and its memory.
-    Window(WindowChange),
-}
-
-/// How a request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    NotPosted,
-    Succeeded,
-    Failed,
-}
-
-impl Outcome {
-    /// What a completion says. Requests before one that failed, which have none of their own, may
-    /// have succeeded, and are taken to have failed.
-    #[inline]
-    pub(crate) fn of(completion: &WorkCompletion) -> Self {
-        match completion.result() {
-            Ok(()) => Self::Succeeded,
-            Err(_) => Self::Failed,
-        }
-    }
-}
-
-impl KeepAlive {
-    /// Gives up what was kept, of a request that has ended.
-    #[inline]
-    pub(crate) fn settle(&mut self, outcome: Outcome) {
-        if !matches!(self, Self::Nothing) {
-            std::mem::replace(self, Self::Nothing).settled(outcome);
-        }
-    }
-
-    /// How the request ended, if a later one of the queue pair ended so.
-    #[inline]
-    pub(crate) fn inferred(&self, later: Outcome, queue_pair: &QueuePairHandle) -> Outcome {
-        match self {
-            Self::Window(change) => change.inferred(later, queue_pair),
-            _ => later,
-        }
-    }
-
-    /// Whether a queue pair can carry out what is kept.
-    #[inline]
-    pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
-        match self {
-            Self::Window(change) => change.check(queue_pair),
-            Self::Address(handle) | Self::Headers(_, Some(handle)) => {
-                handle.check(queue_pair.domain().context())
-            }
-            Self::Nothing | Self::Headers(_, None) => Ok(()),
-        }
-    }
-
-    /// Whether it must not be in a batch.
-    #[inline]
-    pub(crate) fn refused_in_batches(&self) -> Option<Error> {
-        match self {
-            Self::Window(change) if change.goes_alone() => {
-                let reason = "requests of windows of type 1 are posted alone";
-                Some(Error::invalid("request of a batch", reason))
-            }
-            _ => None,
-        }
-    }
-
-    #[cold]
-    fn settled(self, outcome: Outcome) {
-        if let Self::Window(change) = self {
-            change.settle(outcome);
-        }
-    }
 }
 
 const NOWHERE: RemoteMemory = RemoteMemory {

@@ -48,6 +48,7 @@ mod receive_batch;
 mod receive_ring;
 mod region;
 mod request;
+mod request_check;
 mod request_id;
 mod reregister;
 mod ring;

@@ -10,7 +10,7 @@ use common::{builder, check, join, listen, run};
 use rdma_async::{Error, RdmaBuilder, RdmaListener};
 use rdma_core::{Endpoint, Error as VerbsError};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// A device, a port or an index that is wrong is an error of whichever call uses it first.
 #[test]
@@ -58,12 +58,20 @@ fn an_address_that_is_none_or_taken_is_an_error() {
     });
 }
 
+/// A port at which nothing listens, and which nobody else is given as long as the socket is there.
+fn held_port() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    // So that one who asks for this port may listen at it.
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
 #[test]
 fn nobody_listens() {
     run(async {
-        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let (_held, address) = held_port();
         let outcome = builder().connect(address).await;
         let Err(error @ Error::Tcp { .. }) = outcome else {
             panic!("{outcome:?}");
@@ -169,9 +177,7 @@ fn a_slow_peer_is_given_up_in_time() {
 #[test]
 fn listening_for_one_passes_over_wrong_ones() {
     run(async {
-        let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let (_held, address) = held_port();
         let server = tokio::spawn(brief(builder()).listen(address));
         let talking = talks().into_iter().map(|talk| async move {
             let mut stream = loop {

@@ -61,9 +61,12 @@ pub(crate) fn one_thread() -> Runtime {
     built.expect("a runtime")
 }
 
-/// What all connections of the tests are made with: the defaults, on the device under test.
+/// What all connections of the tests are made with: the defaults, on the device under test, and
+/// ample time for what the peer has to do.
 pub(crate) fn builder() -> RdmaBuilder {
+    let ample = Duration::from_secs(60);
     let builder = RdmaBuilder::default();
+    let builder = builder.connect_timeout(ample).response_timeout(ample);
     match std::env::var_os("RDMA_DEVICE") {
         Some(_) => builder,
         None => builder.device("softroce0"),

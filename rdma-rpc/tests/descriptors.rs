@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{assert_echoes, connect, echo, serve, within};
+use common::{LIMIT, assert_echoes, connect, echo, serve, within};
 use rdma_rpc::Router;
 
 fn open_files() -> usize {
@@ -21,21 +21,27 @@ async fn connections_leave_no_files_open() {
     let with_one = connect(&server).await;
     assert_echoes(&with_one).await;
     drop(with_one);
-    let before = settled(usize::MAX).await;
+    let before = within("files that stay as they are", settled()).await;
     for _ in 0..100 {
         let client = connect(&server).await;
         assert_echoes(&client).await;
     }
-    let after = settled(before).await;
-    assert!(after <= before, "{before} open files have become {after}");
+    let closed = async {
+        while open_files() > before {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let closed = tokio::time::timeout(LIMIT, closed).await;
+    let after = open_files();
+    assert!(closed.is_ok(), "{before} open files have become {after}");
     within("the end of the server", server.shutdown()).await;
 }
 
-/// How many files are open when there are no more than `expected`, or when they no longer change.
-async fn settled(expected: usize) -> usize {
+/// How many files are open when they have not changed for a while.
+async fn settled() -> usize {
     let mut last = open_files();
     let mut unchanged = 0;
-    while (last > expected || expected == usize::MAX) && unchanged < 40 {
+    while unchanged < 40 {
         tokio::time::sleep(Duration::from_millis(50)).await;
         let now = open_files();
         unchanged = if now == last { unchanged + 1 } else { 0 };

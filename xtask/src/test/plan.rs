@@ -133,7 +133,7 @@ mod tests {
             command: ["sh", "-c", script].map(OsString::from).to_vec(),
             directory: "/".into(),
             environment: vec![("A".into(), "b=c".into())],
-            limit: Duration::from_secs(5),
+            limit: Duration::from_secs(60),
         }
     }
 

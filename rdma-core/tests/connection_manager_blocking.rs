@@ -173,14 +173,25 @@ fn a_peer_that_never_answers_is_given_up_in_time() {
         return;
     };
     let (listener, there) = listener(address);
-    let timeout = Duration::from_millis(300);
-    let client = Connector::new(there).timeout(timeout).connect(plain);
-    let expected = ConnectionError::TimedOut {
-        step: ConnectionStep::Connecting,
-        peer: there.to_string(),
-        timeout,
-    };
-    assert_eq!(connection_error(client), expected);
+    // On a machine with other work even the way there may take longer than the least of these.
+    let given_up = [300, 3000, 30_000].into_iter().any(|milliseconds| {
+        let timeout = Duration::from_millis(milliseconds);
+        let client = Connector::new(there).timeout(timeout).connect(plain);
+        let expected = |step| ConnectionError::TimedOut {
+            step,
+            peer: there.to_string(),
+            timeout,
+        };
+        let error = connection_error(client);
+        let found = error == expected(ConnectionStep::Connecting);
+        let before = [
+            ConnectionStep::AddressResolution,
+            ConnectionStep::RouteResolution,
+        ];
+        assert!(found || before.map(expected).contains(&error), "{error:?}");
+        found
+    });
+    assert!(given_up, "the peer is not reached");
     // The listening end meets the one that is gone, and is not held up either.
     let incoming = listener.next(Some(PATIENCE)).unwrap();
     if let Some(incoming) = incoming {

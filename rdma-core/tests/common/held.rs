@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long what was destroyed may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a process can leave behind.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,10 +65,9 @@ pub(crate) fn unchanged_by(device: &str, rounds: usize, kinds: &[(&str, fn())]) 
         (0..rounds).for_each(|_| kind());
         let mut after = Held::count(device);
         // The kernel may finish off a queue pair a moment after its destruction.
-        for _ in 0..100 {
-            if after == before {
-                break;
-            }
+        let end = Instant::now() + PATIENCE;
+        while after != before && Instant::now() < end {
+            thread::sleep(Duration::from_millis(1));
             after = Held::count(device);
         }
         assert_eq!(after, before, "after {rounds} rounds of {name}");

@@ -17,7 +17,7 @@ use crate::proto::{Path, Time};
 use crate::wire::Opcode;
 
 /// Longer than anything takes but a wake-up that is lost.
-const LOST: Duration = Duration::from_secs(20);
+const LOST: Duration = Duration::from_secs(60);
 
 /// A device with a network, whose timers are numbers.
 struct Counting {
@@ -186,8 +186,11 @@ fn it_leaves_packets_to_one_who_polls_until_a_program_goes_to_sleep() {
     device.polled.store(1, Ordering::SeqCst);
     let mut sent = 0;
     device.until("it does not go away", || {
-        device.send();
-        sent += 1;
+        // One after the other: a thread that is not let run leaves a full socket, which drops.
+        if device.fetched.load(Ordering::SeqCst) == sent {
+            device.send();
+            sent += 1;
+        }
         device.is_away()
     });
     // Nobody polls in truth, so the packets that are left are fetched when it is told to, at the latest.

@@ -15,6 +15,9 @@ use crate::fault::{Faults, NetworkFaults};
 use crate::proto::{Arrival, Counter, Mtu, Path};
 use crate::wire::{Bth, Deth, Header, Opcode, Operation, Transport};
 
+/// Longer than anything takes.
+const LOST: Duration = Duration::from_secs(60);
+
 /// A port for a test that looks at which one is taken.
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
@@ -43,7 +46,7 @@ struct Got {
 fn receive(network: &Network, packets: usize) -> Vec<Got> {
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
     // Only a packet that never comes is waited for so long.
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + LOST;
     while got.len() < packets {
         assert!(
             Instant::now() < end,
@@ -68,7 +71,7 @@ fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<Got>) -> usize {
 /// Receives until so many datagrams came, right or wrong; what was delivered.
 fn receive_datagrams(network: &Network, datagrams: usize) -> Vec<Got> {
     let (mut inbox, mut got, mut came) = (Inbox::new(), Vec::new(), 0);
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + LOST;
     while came < datagrams {
         assert!(Instant::now() < end, "{came} of {datagrams} datagrams came");
         came += collect(network, &mut inbox, &mut got);
@@ -381,7 +384,7 @@ fn accidents(faults: NetworkFaults) -> Vec<u32> {
     a.faults.set_network(NetworkFaults::default());
     send(&a, &path(0, b.addresses()[0]), number(&b), 100..101);
     let (mut inbox, mut got) = (Inbox::new(), Vec::new());
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + LOST;
     while got.last().is_none_or(|last: &Got| last.sequence != 100) {
         assert!(Instant::now() < end, "{got:?}");
         collect(&b, &mut inbox, &mut got);

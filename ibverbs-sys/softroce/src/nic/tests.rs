@@ -26,7 +26,7 @@ use crate::proto::{
 use crate::queue_pair::{self, Address, Creation, Draft, Handle, Modification, QueuePair};
 
 /// Longer than anything takes.
-const LOST: Duration = Duration::from_secs(30);
+const LOST: Duration = Duration::from_secs(60);
 
 const QUEUE_KEY: u32 = 7;
 

@@ -16,9 +16,6 @@ use crate::cases::Case;
 /// How long a program may run: ample for an emulated machine under load.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// How often a client that found nobody listening is started again.
-const TRIES: u32 = 200;
-
 /// The user id of `nobody`.
 const NOBODY: u32 = 65534;
 
@@ -111,7 +108,9 @@ fn installed(program: &str) -> bool {
 fn together(case: &Case, user: User) -> Result<(), String> {
     let port = free_port()?;
     let mut server = start(case, user, Some(port), None)?;
-    for _ in 0..TRIES {
+    // A client that found nobody listening is started again.
+    let deadline = Instant::now() + LIMIT;
+    while Instant::now() < deadline {
         let client = start(case, user, Some(port), Some("127.0.0.1"))?.wait()?;
         if client.refused() && !server.has_ended() {
             thread::sleep(Duration::from_millis(20));

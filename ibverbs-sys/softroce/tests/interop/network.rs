@@ -19,7 +19,7 @@ const SOFTROCE_END: &str = "sr-user";
 /// The smallest that carries RoCE's largest path MTU.
 const MTU: &str = "4200";
 /// How long a new address may take to become a GID.
-const SETTLING: Duration = Duration::from_secs(20);
+const SETTLING: Duration = Duration::from_secs(60);
 
 /// The two namespaces; gone when this is dropped.
 #[derive(Debug)]

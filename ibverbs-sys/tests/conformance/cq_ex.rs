@@ -56,7 +56,7 @@ impl Extended {
     /// Begins a batch at the first completion, which must come.
     #[track_caller]
     fn start(&self) {
-        let end = std::time::Instant::now() + PATIENCE;
+        let end = std::time::Instant::now() + patience();
         loop {
             match self.try_start() {
                 0 => return,

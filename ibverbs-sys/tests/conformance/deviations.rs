@@ -1,5 +1,7 @@
 //! Where drivers are known to differ from the specification.
 
+use std::time::Duration;
+
 use crate::harness::Verdict;
 
 /// What a driver does that the specification does not allow.
@@ -223,6 +225,15 @@ pub(crate) fn fatal(case: &str, driver: &str) -> Option<Verdict> {
         "{}; here, not run: {}",
         known.clause, known.found
     )))
+}
+
+/// How long a case waits for what has to happen. Where it is known not to, that shows soon enough.
+pub(crate) fn patience(case: &str, driver: &str) -> Duration {
+    let deviates = |known: &Deviation| known.driver == driver && known.cases.contains(&case);
+    match DEVIATIONS.iter().any(deviates) {
+        true => Duration::from_secs(5),
+        false => Duration::from_secs(60),
+    }
 }
 
 /// The verdict on a case that ended like this on a device of this driver.

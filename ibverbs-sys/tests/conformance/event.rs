@@ -136,7 +136,7 @@ fn event_comes_only_to_its_context(device: &Device) {
 fn destroyed_object_takes_its_events_along(device: &Device) {
     // An event that nobody has taken must not name an object that is gone.
     let srq = limit_reached(device);
-    assert!(device.has_event(PATIENCE), "no event came");
+    assert!(device.has_event(patience()), "no event came");
     drop(srq);
     assert!(!device.has_event(QUIET), "the event is still there");
 }
@@ -144,7 +144,7 @@ fn destroyed_object_takes_its_events_along(device: &Device) {
 fn destroyed_queue_pair_takes_its_events_along(device: &Device) {
     let pair = Pair::rc(device);
     bad_write(&pair);
-    assert!(device.has_event(PATIENCE), "no event came");
+    assert!(device.has_event(patience()), "no event came");
     drop(pair);
     assert!(!device.has_event(QUIET), "the event is still there");
 }
@@ -170,7 +170,7 @@ fn descriptor_becomes_readable(device: &Device) {
         "there is an event before anything happened"
     );
     let _srq = limit_reached(device);
-    assert!(device.has_event(PATIENCE), "no event came");
+    assert!(device.has_event(patience()), "no event came");
     device.event();
     assert!(
         !device.has_event(QUIET),

@@ -128,7 +128,7 @@ fn threads_post_to_queue_pairs_of_one_queue(device: &Device) {
 fn threads_poll_one_queue(device: &Device) {
     let pair = Pair::rc(device);
     let cq = Shared(pair.a.cq.raw());
-    let end = std::time::Instant::now() + PATIENCE;
+    let end = std::time::Instant::now() + patience();
     let threads: Vec<_> = (0..2)
         .map(|_| {
             thread::spawn(move || {

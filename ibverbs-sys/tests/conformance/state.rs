@@ -473,7 +473,7 @@ fn stopped_send_queue_starts_again(device: &Device) {
 
 /// Waits until nothing is left to drain.
 fn drained(qp: &Qp) {
-    let end = std::time::Instant::now() + PATIENCE;
+    let end = std::time::Instant::now() + patience();
     while qp.query().0.sq_draining != 0 {
         assert!(
             std::time::Instant::now() < end,
@@ -521,10 +521,17 @@ fn drained_send_queue_holds_requests(device: &Device) {
 }
 
 fn drained_send_queue_finishes_what_it_began(device: &Device) {
-    let pair = Pair::rc(device);
-    // It waits for a receive.
-    pair.a.qp.post(pair.a.send(0, 8));
-    std::thread::sleep(QUIET);
+    let mut plan = Plan::new(Service::IBV_QPT_RC);
+    plan.mtu = Some(ibv_mtu::IBV_MTU_256);
+    let pair = Pair::new(device, &plan);
+    // Its last packet waits for a receive; it has begun when the bytes of its first are there.
+    pair.a.mr.set_u64(0, 1);
+    pair.a.qp.post(pair.a.write(&pair.b, 0, 512).immediate(0));
+    let end = std::time::Instant::now() + patience();
+    while pair.b.mr.u64(0) == 0 {
+        assert!(std::time::Instant::now() < end, "the write does not begin");
+        std::thread::yield_now();
+    }
     drain(&pair.a.qp, true);
     pair.b.receive(2, 0, 8);
     pair.a.cq.success(1);

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::Device;
 
+/// How long a case may run: longer than it waits for a thing that does not happen.
+const LIMIT: Duration = Duration::from_secs(150);
+
 /// One requirement on a device.
 #[derive(Clone)]
 pub(crate) struct Case {
@@ -28,7 +31,7 @@ impl Case {
     pub(crate) fn new(subject: &str, name: &str, run: fn(&Device)) -> Self {
         Self {
             name: format!("{subject}::{name}"),
-            limit: Duration::from_secs(30),
+            limit: LIMIT,
             long: false,
             run: Run::Plain(run),
         }
@@ -38,7 +41,7 @@ impl Case {
     pub(crate) fn row(name: String, run: fn(&Device, usize), row: usize) -> Self {
         Self {
             name,
-            limit: Duration::from_secs(30),
+            limit: LIMIT,
             long: false,
             run: Run::Row(run, row),
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ibverbs_sys::*;
 
 use super::check::{Outcome, pointer, status};
-use super::device::{Device, PATIENCE, QUIET, must, readable};
+use super::device::{Device, QUIET, must, patience, readable};
 
 /// A completion queue; clones are the same one.
 #[derive(Clone)]
@@ -100,8 +100,8 @@ impl Cq {
     /// The next completion, whatever it says; the case fails where none comes.
     #[track_caller]
     pub(crate) fn next(&self) -> ibv_wc {
-        self.within(PATIENCE)
-            .unwrap_or_else(|| panic!("no completion came within {} s", PATIENCE.as_secs()))
+        self.within(patience())
+            .unwrap_or_else(|| panic!("no completion came within {} s", patience().as_secs()))
     }
 
     /// The next completion, which must be of this request and have this status.
@@ -204,9 +204,9 @@ impl Channel {
     #[track_caller]
     pub(crate) fn unacknowledged_event(&self) -> *mut ibv_cq {
         assert!(
-            self.has_event(PATIENCE),
+            self.has_event(patience()),
             "no completion event came within {} s",
-            PATIENCE.as_secs()
+            patience().as_secs()
         );
         let (mut cq, mut cq_context) = (ptr::null_mut(), ptr::null_mut());
         unsafe { ibv_get_cq_event(self.raw(), &mut cq, &mut cq_context) }

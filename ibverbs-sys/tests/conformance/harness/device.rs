@@ -1,5 +1,6 @@
 //! The device under test.
 
+use std::cell::Cell;
 use std::env;
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -13,8 +14,20 @@ use super::check::{Outcome, ignore, pointer};
 /// The port that the cases use.
 pub(crate) const PORT: u8 = 1;
 
-/// How long something may take that does happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+thread_local! {
+    /// How long this thread's case waits.
+    static PATIENCE: Cell<Duration> = const { Cell::new(Duration::from_secs(60)) };
+}
+
+/// How long something may take that does happen: ample for an emulated machine under load.
+pub(crate) fn patience() -> Duration {
+    PATIENCE.get()
+}
+
+/// The same for this thread's next case, where a driver is known to let it wait in vain.
+pub(crate) fn set_patience(limit: Duration) {
+    PATIENCE.set(limit);
+}
 
 /// How long a case watches for something that must not happen.
 pub(crate) const QUIET: Duration = Duration::from_millis(30);
@@ -139,9 +152,9 @@ impl Device {
     #[track_caller]
     pub(crate) fn unacknowledged_event(&self) -> ibv_async_event {
         assert!(
-            self.has_event(PATIENCE),
+            self.has_event(patience()),
             "no asynchronous event came within {} s",
-            PATIENCE.as_secs()
+            patience().as_secs()
         );
         let mut event = ibv_async_event {
             element: ibv_async_event__bindgen_ty_1 { port_num: 0 },
@@ -155,7 +168,7 @@ impl Device {
     #[track_caller]
     pub(crate) fn event_of(&self, wanted: ibv_event_type) -> ibv_async_event {
         let mut others = Vec::new();
-        while self.has_event(PATIENCE) {
+        while self.has_event(patience()) {
             let event = self.event();
             if event.event_type == wanted {
                 return event;
@@ -164,7 +177,7 @@ impl Device {
         }
         panic!(
             "no event of {wanted:?} came within {} s, only {others:?}",
-            PATIENCE.as_secs()
+            patience().as_secs()
         )
     }
 

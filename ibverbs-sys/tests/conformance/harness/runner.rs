@@ -11,7 +11,7 @@ use super::arguments::Arguments;
 use super::report::{Counts, Verdict};
 
 /// How long a worker may take to open the device.
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a process may take to go once it was told to.
 const END_LIMIT: Duration = Duration::from_secs(5);

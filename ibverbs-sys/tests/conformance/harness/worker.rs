@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use super::Case;
 use super::arguments::Arguments;
 use super::check::Ignored;
-use super::device::Device;
+use super::device::{Device, set_patience};
 use super::report::Verdict;
 use crate::deviations;
 
@@ -57,6 +57,7 @@ fn judged(case: &Case, wanted: Option<&str>, driver: &str) -> Verdict {
     if let Some(verdict) = deviations::fatal(&case.name, driver) {
         return verdict;
     }
+    set_patience(deviations::patience(&case.name, driver));
     let ended = panic::catch_unwind(AssertUnwindSafe(|| case.run(&Device::open(wanted))));
     let verdict = match ended {
         Ok(()) => Verdict::Passed,

@@ -17,6 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use rdma_async::{Error, LocalMr, LocalMrWriteAccess, Rdma, RdmaBuilder, RdmaListener, Result};
+use rdma_core::{WorkError, WorkStatus};
 use tokio::runtime::{Builder, Runtime};
 
 /// How long a test may take: ample for an emulated machine under load.
@@ -176,5 +177,17 @@ pub(crate) fn assert_disconnected<T: std::fmt::Debug>(outcome: Result<T>) {
     match outcome {
         Err(Error::Disconnected { .. }) => {}
         other => panic!("not a disconnection: {other:?}"),
+    }
+}
+
+/// The same where an operation was in flight: of its peer's leaving the device's silence tells as
+/// well, if that is seen first.
+#[track_caller]
+pub(crate) fn assert_gone(error: &Error) {
+    let silence = |work: &WorkError| work.status == WorkStatus::RetryExceeded;
+    match error {
+        Error::Disconnected { .. } => {}
+        Error::Work(work) if silence(work) => {}
+        other => panic!("not a peer that is gone: {other:?}"),
     }
 }

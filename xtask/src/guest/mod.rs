@@ -6,6 +6,7 @@
 
 mod accelerator;
 mod bzimage;
+mod counter;
 mod cpio;
 mod initramfs;
 pub(crate) mod job;

@@ -14,6 +14,7 @@ use rustix::fs::MemfdFlags;
 use rustix::io::FdFlags;
 use rustix::process::Signal;
 
+use super::counter;
 use super::job::share_tag;
 
 /// The program.
@@ -165,6 +166,16 @@ impl Drop for Qemu {
 }
 
 impl Machine {
+    fn kernel_parameters(&self) -> String {
+        match self.accelerator {
+            // The kernel asks the hypervisor how fast its counter is.
+            Accelerator::Kvm => KERNEL_PARAMETERS.to_owned(),
+            Accelerator::Tcg => {
+                format!("{KERNEL_PARAMETERS} tsc_early_khz={}", counter::kilohertz())
+            }
+        }
+    }
+
     fn arguments(&self, initramfs: RawFd, ports: [RawFd; 4], firmware: bool) -> Vec<OsString> {
         let [console, status, stdout, stderr] = ports;
         let mut line = Line::default();
@@ -188,7 +199,7 @@ impl Machine {
         }
         line.add(["-kernel"]).add([&self.kernel]);
         line.add(["-initrd", &format!("/proc/self/fd/{initramfs}")]);
-        line.add(["-append", KERNEL_PARAMETERS]);
+        line.add(["-append", &self.kernel_parameters()]);
         line.add(["-chardev", &format!("socket,id=console,fd={console}")]);
         line.add(["-serial", "chardev:console"]);
         line.add(["-device", "virtio-serial-pci"]);

@@ -3,18 +3,23 @@
 //! instructions of both.
 //!
 //! ```text
-//! posting send|write|read|atomic|idle COUNT [owned|raw|concurrent]
+//! posting send|write|read|atomic|idle COUNT [owned|scope|raw|concurrent]
 //! ```
+//!
+//! Between posting and polling it rests, so that polls find something at once. What that takes is
+//! not counted.
 
 use std::env;
 use std::error::Error;
 use std::mem::ManuallyDrop;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use rdma_core::{
-    AccessFlags, Buffer, CompletionQueue, ConcurrentReceiveQueue, ConcurrentSendQueue,
-    ConnectOptions, Context, ProtectionDomain, QueuePair, RawElements, RawSendRequest,
-    ReceiveQueue, RemoteMemory, SendQueue, SendRequest, WorkCompletion, raw_receive_request,
+    AccessFlags, Buffer, BufferSliceMut, CompletionQueue, ConcurrentReceiveQueue,
+    ConcurrentSendQueue, ConnectOptions, Context, ProtectionDomain, QueuePair, RawElements,
+    RawSendRequest, ReceiveQueue, RemoteMemory, SendQueue, SendRequest, WorkCompletion,
+    raw_receive_request,
 };
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
@@ -22,6 +27,12 @@ type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 /// The bytes of a message, and the requests that a queue has room for.
 const SIZE: usize = 8;
 const DEPTH: u32 = 16;
+
+/// How long a rest takes, in microseconds.
+const REST: u32 = 200;
+
+/// Ample for a request.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is posted.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,6 +76,7 @@ fn main() -> ExitCode {
                 let receives = other.concurrent_receive_queue();
                 run(&ends, Concurrent { sends, receives }, operation, count)
             }
+            "scope" => scope(&ends, operation, count),
             "raw" => raw(&ends, operation, count),
             _ => Err(format!("no way to post is called {way}").into()),
         }
@@ -79,7 +91,7 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: posting send|write|read|atomic|idle COUNT [owned|raw|concurrent]");
+    eprintln!("usage: posting send|write|read|atomic|idle COUNT [owned|scope|raw|concurrent]");
     ExitCode::from(2)
 }
 
@@ -130,13 +142,26 @@ fn add_one(memory: Buffer, remote: RemoteMemory) -> SendRequest<Buffer> {
     SendRequest::fetch_and_add(memory, remote, 1)
 }
 
+/// Lets the device's own thread carry out what was posted.
+#[inline(never)]
+fn rest() {
+    unsafe extern "C" {
+        /// Of the C library, whose instructions are not the program's.
+        fn usleep(microseconds: u32) -> i32;
+    }
+    // SAFETY: it takes any number below a million.
+    unsafe { usleep(REST) };
+}
+
 /// Polls until there is a completion.
 #[inline(always)]
 fn wait<'r>(
     queue: &CompletionQueue,
     room: &'r mut [WorkCompletion; 1],
 ) -> rdma_core::Result<&'r WorkCompletion> {
-    while queue.poll(room)?.is_empty() {}
+    while queue.poll(room)?.is_empty() {
+        rest();
+    }
     Ok(&room[0])
 }
 
@@ -233,6 +258,7 @@ fn messages(ends: &Ends, mut way: impl Way, count: usize) -> Result {
     for _ in 0..count {
         way.post_receive(space)?;
         way.post(SendRequest::send(message))?;
+        rest();
         let sent = wait(here, &mut room)?;
         sent.result()?;
         message = way.sent(sent).ok_or_else(foreign)?;
@@ -261,10 +287,82 @@ fn one_sided(
     let mut room = [WorkCompletion::default()];
     for _ in 0..count {
         way.post(request(memory, remote))?;
+        rest();
         let completion = wait(completions, &mut room)?;
         completion.result()?;
         memory = way.sent(completion).ok_or_else(foreign)?;
     }
+    Ok(())
+}
+
+/// In scopes, with borrowed memory.
+fn scope(ends: &Ends, operation: Operation, count: usize) -> Result {
+    match operation {
+        Operation::Idle => poll_in_vain(ends.one.send_completions(), count),
+        Operation::Send => scoped_messages(ends, count),
+        Operation::Write => scoped(
+            ends,
+            |memory, remote| SendRequest::write(memory, remote),
+            count,
+        ),
+        Operation::Read => scoped(
+            ends,
+            |memory, remote| SendRequest::read(memory, remote),
+            count,
+        ),
+        Operation::Atomic => scoped(
+            ends,
+            |memory, remote| SendRequest::fetch_and_add(memory, remote, 1),
+            count,
+        ),
+    }
+}
+
+/// Messages, as [`messages`] are.
+#[inline(never)]
+fn scoped_messages(ends: &Ends, count: usize) -> Result {
+    let Ends { domain, one, other } = ends;
+    let (mut message, mut space) = (domain.allocate(SIZE)?, domain.allocate(SIZE)?);
+    let (message, space) = (message.as_slice_mut(), space.as_slice_mut());
+    one.scope(PATIENCE, |here| {
+        other.scope(PATIENCE, |there| -> rdma_core::Result<()> {
+            let (mut message, mut space) = (message, space);
+            for _ in 0..count {
+                let receiving = there.post_receive(space)?;
+                let sending = here.post(SendRequest::send(message))?;
+                rest();
+                message = sending.wait()?.memory;
+                space = receiving.wait()?.memory;
+            }
+            Ok(())
+        })
+    })???;
+    Ok(())
+}
+
+/// Requests, as those of [`one_sided`] are.
+#[inline(never)]
+fn scoped(
+    ends: &Ends,
+    request: impl for<'m> Fn(BufferSliceMut<'m>, RemoteMemory) -> SendRequest<BufferSliceMut<'m>>,
+    count: usize,
+) -> Result {
+    let Ends { domain, one, .. } = ends;
+    let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+    let target = domain.allocate(SIZE)?.expose(access);
+    let target = target.map_err(|(_, error)| error)?;
+    let remote = target.remote();
+    let mut memory = domain.allocate(SIZE)?;
+    let memory = memory.as_slice_mut();
+    one.scope(PATIENCE, |scope| -> rdma_core::Result<()> {
+        let mut memory = memory;
+        for _ in 0..count {
+            let pending = scope.post(request(memory, remote))?;
+            rest();
+            memory = pending.wait()?.memory;
+        }
+        Ok(())
+    })??;
     Ok(())
 }
 
@@ -301,6 +399,7 @@ fn raw(ends: &Ends, operation: Operation, count: usize) -> Result {
         .signaled();
         // SAFETY: as above.
         unsafe { one.post_send_raw(send.as_raw())? };
+        rest();
         let sent = wait(one.send_completions(), &mut room)?;
         sent.result()?;
         if sent.id() != id {

@@ -7,6 +7,9 @@ use anyhow::{Context, bail};
 /// What calls `main`, and is called by the program: not a library that the program uses.
 const START: &str = "__libc_start_main";
 
+/// The program's function that does what is not counted.
+const REST: &str = "rest";
+
 /// The instructions of a thread, by whose code they are of: the program's own, the device's, other
 /// libraries'. A library's are counted where the program calls it, with all that it calls then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,11 +32,14 @@ impl Profile {
     pub(super) fn parse(text: &str, program: &str, device: &str) -> anyhow::Result<Self> {
         let mut profile = Self::default();
         let mut object = "";
+        let mut rests = false;
         // Object and function that are called, and how often, until the line with the cost.
         let (mut callee_object, mut callee, mut calls) = (None, "", None::<u64>);
         for line in text.lines() {
             if let Some(name) = line.strip_prefix("ob=") {
                 object = name;
+            } else if let Some(name) = line.strip_prefix("fn=") {
+                rests = last_name(name) == REST;
             } else if let Some(name) = line.strip_prefix("cob=") {
                 callee_object = Some(name);
             } else if let Some(name) = line.strip_prefix("cfn=") {
@@ -51,13 +57,13 @@ impl Profile {
                     .map_or(Some(0), |cost| cost.parse().ok());
                 let cost: u64 = cost.with_context(|| format!("no cost: {line}"))?;
                 let Some(count) = calls.take() else {
-                    if object == program {
+                    if object == program && !rests {
                         profile.own += cost;
                     }
                     continue;
                 };
                 let target = callee_object.take().unwrap_or(object);
-                if object != program || target == program || callee.starts_with(START) {
+                if object != program || rests || target == program || callee.starts_with(START) {
                     continue;
                 }
                 if target == device {
@@ -129,6 +135,13 @@ calls=1 0
 fn=complete
 fe=other.c
 0 8
+fn=loop::rest
+0 6
+cob=/lib/libc.so.6
+cfi=???
+cfn=usleep
+calls=5 0
+0 700
 
 ob=/lib/libdevice.so
 fn=device::abi::poll_cq

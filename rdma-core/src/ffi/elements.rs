@@ -55,9 +55,10 @@ pub(crate) struct ElementList {
     len: usize,
     /// How many bytes they have together.
     bytes: u64,
-    /// Whether no element may be empty, or longer than a message: then it [does not fit](Self::fits).
+    /// Whether no element may be empty, longer than a message or of another context: then it
+    /// [does not fit](Self::fits).
     is_strict: bool,
-    /// Not 0 if there is such an element.
+    /// Not 0 if there is such an element. All in one number, which is asked once.
     odd: u64,
     /// Whether this process can read them where the elements say.
     is_mapped: bool,
@@ -136,7 +137,11 @@ impl ElementList {
 
     #[inline]
     pub(crate) fn push(&mut self, address: u64, len: usize, key: LocalKey) {
-        self.is_foreign |= key.context != self.context;
+        if self.is_strict {
+            self.odd |= (key.context ^ self.context) as u64;
+        } else {
+            self.is_foreign |= key.context != self.context;
+        }
         self.push_bytes(address, len, key.number);
     }
 
@@ -183,8 +188,7 @@ impl ElementList {
     #[inline]
     pub(super) fn fits(&self, limit: usize) -> bool {
         debug_assert!(self.is_strict);
-        let is_usual = self.odd == 0 && !self.is_foreign;
-        is_usual && (self.len <= 1 || (self.len <= limit && self.bytes <= MAX_MESSAGE))
+        self.odd == 0 && (self.len <= 1 || (self.len <= limit && self.bytes <= MAX_MESSAGE))
     }
 
     /// Checks that the device can take it, with the number of elements that the queue pair has.

@@ -110,7 +110,7 @@ impl<T: Send + 'static> Slots<T> {
         // SAFETY: it was described, and `room` outlives the call. The memory is in the slot, where
         // nobody can reach it until `complete` takes it for a completion with this id, or the queue
         // pair is destroyed.
-        let errno = unsafe { self.queue_pair.post_usual(wr.as_mut_ptr()) };
+        let errno = unsafe { self.queue_pair.usual().post_send(wr.as_mut_ptr()) };
         if errno == 0 {
             return Ok(());
         }

@@ -36,21 +36,13 @@ impl QueuePairHandle {
         unsafe { self.post_sends(wr) }.map_err(|(error, _)| error)
     }
 
-    /// Posts one send request by `ibv_post_send`, and returns what it returns.
-    ///
-    /// # Safety
-    ///
-    /// As [`Self::post_send`], for what the opcode of `wr` says that is there of it; the queue pair
-    /// was not made for `ibv_wr_*`.
-    #[inline(always)]
-    pub(super) unsafe fn post_usual(&self, wr: *mut sys::ibv_send_wr) -> i32 {
-        let mut bad = MaybeUninit::uninit();
-        // SAFETY: the queue pair is valid; the caller vouches for the request and its memory. Where
-        // a list of one stopped needs not be looked at.
-        unsafe { sys::ibv_post_send(self.as_raw(), wr, bad.as_mut_ptr()) }
+    /// What usual requests are posted to, by whoever keeps this handle.
+    #[inline]
+    pub(super) fn usual(&self) -> UsualQueuePair {
+        UsualQueuePair(self.as_raw())
     }
 
-    /// The error of [`Self::post_usual`].
+    /// The error of [`UsualQueuePair::post_send`].
     #[cold]
     pub(super) fn post_send_error(&self, errno: i32) -> Error {
         self.post_error("ibv_post_send", errno)
@@ -104,20 +96,7 @@ impl QueuePairHandle {
         unsafe { self.post_receives(wr) }.map_err(|(error, _)| error)
     }
 
-    /// Posts one receive request, and returns what `ibv_post_recv` returns.
-    ///
-    /// # Safety
-    ///
-    /// As [`Self::post_send`].
-    #[inline(always)]
-    pub(super) unsafe fn post_usual_receive(&self, wr: *mut sys::ibv_recv_wr) -> i32 {
-        let mut bad = MaybeUninit::uninit();
-        // SAFETY: the queue pair is valid; the caller vouches for the request and its memory. Where
-        // a list of one stopped needs not be looked at.
-        unsafe { sys::ibv_post_recv(self.as_raw(), wr, bad.as_mut_ptr()) }
-    }
-
-    /// The error of [`Self::post_usual_receive`].
+    /// The error of [`UsualQueuePair::post_receive`].
     #[cold]
     pub(super) fn post_receive_error(&self, errno: i32) -> Error {
         self.post_error("ibv_post_recv", errno)
@@ -146,6 +125,44 @@ impl QueuePairHandle {
     #[cold]
     fn post_error(&self, verb: &'static str, errno: i32) -> Error {
         Error::verb(verb, self.describe(), positive(errno))
+    }
+}
+
+/// The C object of a queue pair, beside the handle that keeps it: that is a step less on the way of
+/// every request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UsualQueuePair(*mut sys::ibv_qp);
+
+// SAFETY: verbs are thread-safe on a queue pair.
+unsafe impl Send for UsualQueuePair {}
+// SAFETY: as above.
+unsafe impl Sync for UsualQueuePair {}
+
+impl UsualQueuePair {
+    /// Posts one send request by `ibv_post_send`, and returns what it returns.
+    ///
+    /// # Safety
+    ///
+    /// As [`QueuePairHandle::post_send`], for what the opcode of `wr` says that is there of it. The
+    /// handle is still there, and the queue pair was not made for `ibv_wr_*`.
+    #[inline(always)]
+    pub(super) unsafe fn post_send(self, wr: *mut sys::ibv_send_wr) -> i32 {
+        let mut bad = MaybeUninit::uninit();
+        // SAFETY: the caller vouches for the queue pair, the request and its memory. Where a list of
+        // one stopped needs not be looked at.
+        unsafe { sys::ibv_post_send(self.0, wr, bad.as_mut_ptr()) }
+    }
+
+    /// Posts one receive request, and returns what `ibv_post_recv` returns.
+    ///
+    /// # Safety
+    ///
+    /// As [`QueuePairHandle::post_receive`]. The handle is still there.
+    #[inline(always)]
+    pub(super) unsafe fn post_receive(self, wr: *mut sys::ibv_recv_wr) -> i32 {
+        let mut bad = MaybeUninit::uninit();
+        // SAFETY: as in `post_send`.
+        unsafe { sys::ibv_post_recv(self.0, wr, bad.as_mut_ptr()) }
     }
 }
 

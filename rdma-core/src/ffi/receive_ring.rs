@@ -55,8 +55,19 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.ring.in_flight()
     }
 
-    /// Takes the memory of the request with this id, if it is one of this queue's and in flight.
+    /// Whether this is the id of the oldest request in flight.
     #[inline]
+    pub(crate) fn is_oldest(&self, id: u64) -> bool {
+        self.ring.is_oldest(id)
+    }
+
+    /// Takes the memory of the oldest request, of which there is one.
+    #[inline]
+    pub(crate) fn complete_oldest(&mut self) -> Option<T> {
+        self.ring.take_oldest()
+    }
+
+    /// Takes the memory of the request with this id, if it is one of this queue's and in flight.
     pub(crate) fn complete(&mut self, id: u64) -> Option<T> {
         self.ring.take(id)
     }
@@ -77,7 +88,7 @@ impl<T: Send + 'static> ReceiveRing<T> {
         };
         let mut wr = receive_request(&mut room, count, self.ring.next_id());
         // SAFETY: as in `post_any`.
-        let errno = unsafe { self.ring.queue_pair().post_usual_receive(&mut wr) };
+        let errno = unsafe { self.ring.usual().post_receive(&mut wr) };
         if errno != 0 {
             return Err(self.refused(errno, memory));
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many ids a block has: two to this power.
 pub(super) const BLOCK_BITS: u32 = 24;
-const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
+pub(super) const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 
 /// The first id of a block that no queue had before. Block 0, which has the id of an empty
 /// completion, is never given out.
@@ -30,8 +30,9 @@ pub(super) fn block_of(id: u64) -> u64 {
 /// an id are those of the request's number, and the others change with the block.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// How many more can be outstanding; [`CLOSED`] less while it is closed.
-    room: i64,
+    /// The id behind those that the next requests can have, if all were of one block: so far behind
+    /// [`Self::tail_id`] as there is room for more. [`CLOSED`] less while it is closed.
+    end_id: i64,
     /// The id of the oldest outstanding request; of the next one, when there is none. With [`MARK`]
     /// while it is marked.
     head_id: u64,
@@ -58,7 +59,7 @@ impl Sequence {
     pub(super) fn new(capacity: usize) -> Self {
         let block = next_block();
         Self {
-            room: capacity as i64,
+            end_id: block as i64 + capacity as i64,
             head_id: block,
             tail_id: block,
             tail_block: 0,
@@ -76,16 +77,21 @@ impl Sequence {
     /// Whether there is room for one more, and the sequence is not closed.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
-        self.room > 0
+        (self.tail_id as i64) < self.end_id
     }
 
     /// Lets [`Self::is_open`] be false until further notice, or no longer.
     pub(super) fn close(&mut self, closed: bool) {
-        match (self.room < 0, closed) {
-            (false, true) => self.room -= CLOSED,
-            (true, false) => self.room += CLOSED,
+        match (self.is_closed(), closed) {
+            (false, true) => self.end_id -= CLOSED,
+            (true, false) => self.end_id += CLOSED,
             _ => {}
         }
+    }
+
+    #[inline]
+    fn is_closed(&self) -> bool {
+        self.end_id < self.tail_id as i64
     }
 
     /// Lets [`Self::oldest_id`] be none that a request has until further notice, or no longer.
@@ -107,8 +113,8 @@ impl Sequence {
 
     #[inline]
     pub(super) fn outstanding(&self) -> usize {
-        let closed = if self.room < 0 { CLOSED } else { 0 };
-        self.capacity - (self.room + closed) as usize
+        let closed = if self.is_closed() { CLOSED } else { 0 };
+        self.capacity - (self.end_id + closed - self.tail_id as i64) as usize
     }
 
     /// The id of the oldest outstanding request; of the next one, when there is none.
@@ -139,7 +145,6 @@ impl Sequence {
     /// Counts one more request as outstanding.
     #[inline]
     pub(super) fn advance_tail(&mut self) {
-        self.room -= 1;
         self.tail_id += 1;
         if self.tail_id & BLOCK_MASK == 0 {
             self.change_block_of_tail();
@@ -151,14 +156,17 @@ impl Sequence {
     fn change_block_of_tail(&mut self) {
         self.tail_block += 1 << BLOCK_BITS;
         self.open(self.tail_block);
-        self.tail_id = self.id(self.tail_block);
+        let id = self.id(self.tail_block);
+        // As much room as before.
+        self.end_id += id as i64 - self.tail_id as i64;
+        self.tail_id = id;
     }
 
     /// Counts the oldest request, of which there is one, as outstanding no more.
     #[inline]
     pub(super) fn advance_head(&mut self) {
         debug_assert!(self.outstanding() > 0);
-        self.room += 1;
+        self.end_id += 1;
         self.head_id += 1;
         if self.head_id & BLOCK_MASK == 0 {
             self.change_block_of_head();
@@ -204,7 +212,7 @@ mod tests {
 
     fn at(number: u64, opened: u64) -> Sequence {
         let mut sequence = Sequence {
-            room: 99,
+            end_id: 99,
             head_id: 0,
             tail_id: 0,
             tail_block: number & !BLOCK_MASK,
@@ -214,6 +222,7 @@ mod tests {
         };
         sequence.head_id = sequence.id(number);
         sequence.tail_id = sequence.head_id;
+        sequence.end_id += sequence.tail_id as i64;
         sequence
     }
 

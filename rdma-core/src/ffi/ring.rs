@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::posting::UsualQueuePair;
 use super::queue_pair::QueuePairHandle;
 use super::request_id::{BLOCK_BITS, Sequence};
 use crate::queue_pair::{KeepAlive, Outcome};
@@ -25,8 +26,9 @@ impl<T> Held<T> {
 /// Behind the requests in flight stand those that are staged: described, not posted yet.
 pub(super) struct Ring<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
-    /// What request `n` keeps stands at `n` modulo a power of two. Behind these is a slot that is
-    /// always empty.
+    /// That of the queue pair, which is there for as long as the ring.
+    usual: UsualQueuePair,
+    /// What request `n` keeps stands at `n` modulo a power of two, which is how many there are.
     slots: Box<[Held<T>]>,
     /// One less than that power of two.
     mask: usize,
@@ -60,8 +62,9 @@ impl<T: Send + 'static> Ring<T> {
         let capacity = capacity.min(1 << BLOCK_BITS) as usize;
         let length = capacity.next_power_of_two();
         let mut ring = Self {
+            usual: queue_pair.usual(),
             queue_pair,
-            slots: (0..=length).map(|_| Held::NOTHING).collect(),
+            slots: (0..length).map(|_| Held::NOTHING).collect(),
             mask: length - 1,
             order: Sequence::new(capacity),
             staged: (0, 0),
@@ -76,6 +79,11 @@ impl<T: Send + 'static> Ring<T> {
     #[inline]
     pub(super) fn queue_pair(&self) -> &Arc<QueuePairHandle> {
         &self.queue_pair
+    }
+
+    #[inline]
+    pub(super) fn usual(&self) -> UsualQueuePair {
+        self.usual
     }
 
     #[inline]
@@ -129,19 +137,17 @@ impl<T: Send + 'static> Ring<T> {
         self.slots[slot] = Held { memory, keep };
     }
 
-    /// How many requests are completed by the completion with this id: that request and the older
-    /// ones; none if it is not one of this queue's and in flight.
+    /// Whether this is the id of the oldest request in flight, of a completion: while nothing is in
+    /// flight, none has the id that the next request will have.
     #[inline]
-    pub(super) fn completed(&self, id: u64) -> u64 {
-        if id == self.order.oldest_id() {
-            // While nothing is in flight, no completion has this id.
-            return 1;
-        }
-        self.search(id)
+    pub(super) fn is_oldest(&self, id: u64) -> bool {
+        id == self.order.oldest_id()
     }
 
+    /// How many requests are completed by the completion with this id: that request and the older
+    /// ones; none if it is not one of this queue's and in flight.
     #[inline(never)]
-    fn search(&self, id: u64) -> u64 {
+    pub(super) fn completed(&self, id: u64) -> u64 {
         let number = self.order.number(id);
         number.map_or(0, |number| number - self.order.head() + 1)
     }
@@ -155,33 +161,33 @@ impl<T: Send + 'static> Ring<T> {
         self.take_slot(slot, outcome, left)
     }
 
-    /// Takes the memory of the request with this id alone, if it is one of this queue's and in
-    /// flight.
+    /// Takes the memory of the oldest request, of which there is one, and which keeps nothing else.
     #[inline]
-    pub(super) fn take(&mut self, id: u64) -> Option<T> {
-        let slot = if id == self.order.oldest_id() {
-            self.order.advance_head();
-            self.slot(id)
-        } else {
-            self.pick(id)
-        };
-        self.take_slot(slot, Outcome::Succeeded, 0)
+    pub(super) fn take_oldest(&mut self) -> Option<T> {
+        let slot = self.slot(self.order.oldest_id());
+        self.order.advance_head();
+        debug_assert!(matches!(self.slots[slot].keep, KeepAlive::Nothing));
+        // SAFETY: as in `take_slot`.
+        unsafe { self.slots.get_unchecked_mut(slot) }.memory.take()
     }
 
-    /// The slot of a request whose memory is about to be taken, which need not be the oldest; the one
-    /// that is always empty, if it is none that is in flight.
+    /// Takes the memory of the request with this id alone, if it is one of this queue's and in
+    /// flight.
+    pub(super) fn take(&mut self, id: u64) -> Option<T> {
+        if self.is_oldest(id) {
+            self.order.advance_head();
+            return self.take_slot(self.slot(id), Outcome::Succeeded, 0);
+        }
+        self.pick(id)
+    }
+
+    /// [`Self::take`] of a request that need not be the oldest.
     ///
     /// As long as there are gaps the sequence is marked, so that all requests come here.
-    #[inline(never)]
-    fn pick(&mut self, id: u64) -> usize {
-        let nowhere = self.mask + 1;
-        let Some(number) = self.order.number(id) else {
-            return nowhere;
-        };
+    fn pick(&mut self, id: u64) -> Option<T> {
+        let number = self.order.number(id)?;
         let slot = self.slot(number);
-        if self.slots[slot].memory.is_none() {
-            return nowhere;
-        }
+        self.slots[slot].memory.as_ref()?;
         if number == self.order.head() {
             self.order.advance_head();
             while self.gaps > 0 && self.slots[self.slot(self.order.head())].memory.is_none() {
@@ -192,14 +198,13 @@ impl<T: Send + 'static> Ring<T> {
             self.gaps += 1;
         }
         self.order.mark(self.gaps > 0);
-        slot
+        self.take_slot(slot, Outcome::Succeeded, 0)
     }
 
     #[inline]
     fn take_slot(&mut self, slot: usize, outcome: Outcome, left: u64) -> Option<T> {
         debug_assert!(slot < self.slots.len());
-        // SAFETY: the slot is a result of `slot`, whose mask leaves fewer numbers than there are slots,
-        // or the last one.
+        // SAFETY: the slot is a result of `slot`, whose mask leaves fewer numbers than there are slots.
         let held = unsafe { self.slots.get_unchecked_mut(slot) };
         if !matches!(held.keep, KeepAlive::Nothing) {
             settle(&mut held.keep, outcome, left, &self.queue_pair);

@@ -114,6 +114,12 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.in_flight()
     }
 
+    /// Whether this is the id of the oldest request in flight.
+    #[inline]
+    pub(crate) fn is_oldest(&self, id: u64) -> bool {
+        self.ring.is_oldest(id)
+    }
+
     /// How many requests are completed by the completion with this id: that request and the older
     /// ones; none if it is not one of this queue's and in flight.
     #[inline]
@@ -170,7 +176,7 @@ impl<T: Send + 'static> SendRing<T> {
         // SAFETY: it was described, and `room` outlives the call. On success the memory moves into
         // its slot, where nobody can reach it; it leaves the slot when a completion of this queue
         // retires it, or with the destroyed queue pair.
-        let errno = unsafe { self.ring.queue_pair().post_usual(wr.as_mut_ptr()) };
+        let errno = unsafe { self.ring.usual().post_send(wr.as_mut_ptr()) };
         if errno != 0 {
             return Err((errno, memory));
         }

@@ -135,8 +135,13 @@ impl<T: Send + 'static> SendQueue<T> {
     /// Requests whose data was copied have no memory, and are completed without one.
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Retired<'_, T> {
+        let id = completion.id();
         Retired {
-            left: self.ring.completed(completion.id()),
+            left: if self.ring.is_oldest(id) {
+                OLDEST
+            } else {
+                self.ring.completed(id)
+            },
             outcome: Outcome::of(completion),
             ring: &mut self.ring,
         }
@@ -163,36 +168,37 @@ impl<T: Send + 'static> SendQueue<T> {
 #[derive(Debug)]
 pub struct Retired<'a, T: Send + 'static> {
     ring: &'a mut SendRing<T>,
-    /// How many of the oldest requests are still to be retired.
+    /// How many of the oldest requests are still to be retired, or [`OLDEST`].
     left: u64,
     outcome: Outcome,
 }
+
+/// Instead of 1 for a completion of the oldest request alone, as most are: the compiler then keeps
+/// what is done for it apart from what is done for several.
+const OLDEST: u64 = u64::MAX;
 
 impl<T: Send + 'static> Iterator for Retired<'_, T> {
     type Item = T;
 
     #[inline]
     fn next(&mut self) -> Option<T> {
+        if self.left == OLDEST {
+            self.left = 0;
+            return self.ring.retire(self.outcome, 0);
+        }
         if self.left == 0 {
             return None;
         }
-        self.left -= 1;
-        match self.ring.retire(self.outcome, self.left) {
-            // Those whose data was copied have none.
-            None => {
-                let memory;
-                (memory, self.left) = skip(self.ring, self.left, self.outcome);
-                memory
-            }
-            memory => memory,
-        }
+        let memory;
+        (memory, self.left) = retire(self.ring, self.left, self.outcome);
+        memory
     }
 }
 
-/// Retires requests, of which there are `left`, up to one that has memory; that, and how many are
-/// left.
+/// Retires requests, of which there are `left`, up to one that has memory, which those have not whose
+/// data was copied; that, and how many are left.
 #[inline(never)]
-fn skip<T: Send + 'static>(
+fn retire<T: Send + 'static>(
     ring: &mut SendRing<T>,
     mut left: u64,
     outcome: Outcome,
@@ -207,6 +213,7 @@ fn skip<T: Send + 'static>(
 
 #[inline(never)]
 fn drain<T: Send + 'static>(ring: &mut SendRing<T>, left: u64, outcome: Outcome) {
+    let left = if left == OLDEST { 1 } else { left };
     for left in (0..left).rev() {
         drop(ring.retire(outcome, left));
     }
@@ -258,19 +265,22 @@ impl<T: Send + 'static> ReceiveQueue<T> {
     /// queue. Its first [`len`](WorkCompletion::len) bytes are the message, if it succeeded.
     #[inline]
     pub fn complete(&mut self, completion: &WorkCompletion) -> Option<T> {
-        if completion.invalidated_key().is_some() {
-            return self.complete_invalidation(completion);
+        // The usual one, apart from the others.
+        if completion.invalidated_key().is_none() && self.ring.is_oldest(completion.id()) {
+            return self.ring.complete_oldest();
         }
-        self.ring.complete(completion.id())
+        // In a place of its own, so that the usual one's is in registers.
+        let mut memory = None;
+        self.complete_other(completion, &mut memory);
+        memory
     }
 
     #[inline(never)]
-    fn complete_invalidation(&mut self, completion: &WorkCompletion) -> Option<T> {
-        let memory = self.ring.complete(completion.id())?;
-        if let Some(key) = completion.invalidated_key() {
+    fn complete_other(&mut self, completion: &WorkCompletion, memory: &mut Option<T>) {
+        *memory = self.ring.complete(completion.id());
+        if let (Some(key), Some(_)) = (completion.invalidated_key(), memory) {
             self.ring.queue_pair().domain().ended_by_peer(key);
         }
-        Some(memory)
     }
 
     /// How many requests are in flight.

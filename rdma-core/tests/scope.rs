@@ -4,6 +4,8 @@ mod common;
 
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use common::{Pair, bytes, completion, context, exposed, nobody, pattern, receive, succeed};
@@ -441,4 +443,87 @@ fn a_scope_with_nothing_posted_returns_what_its_body_does() {
     assert_eq!(pair.left.scope(SHORT, |_| 5), Ok(5));
     assert_eq!(pair.left.scope(SHORT, |scope| scope.wait_all()), Ok(Ok(())));
     pair.check();
+}
+
+#[test]
+fn a_handle_that_is_kept_is_not_in_the_way_of_others() {
+    let pair = Pair::with(
+        |builder| builder.send_requests(2).receive_requests(1),
+        &ConnectOptions::default(),
+    );
+    let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
+    let source = pattern(&pair.domain, 8, 3);
+    let write = || SendRequest::write(&source, there.remote());
+    let end = || {
+        pair.left.scope(LONG, |scope| {
+            let kept = scope.post(write()).unwrap();
+            for _ in 0..100 {
+                scope.post(write()).unwrap().wait().unwrap();
+                let (one, other) = (scope.post(write()).unwrap(), scope.post(write()));
+                drop(other);
+                one.wait().unwrap();
+                scope.wait_all().unwrap();
+            }
+            assert!(kept.is_over().unwrap());
+            kept.wait().unwrap();
+        })
+    };
+    end().unwrap();
+    pair.check();
+}
+
+/// Who arms, polls once more and sleeps finds what a scope took from the queue meanwhile.
+#[test]
+fn who_sleeps_until_an_announcement_misses_nothing_that_a_scope_took() {
+    let context = context();
+    let channel = context.completion_channel().unwrap();
+    let queue = context.completion_queue(256).channel(&channel);
+    let queue = queue.build().unwrap();
+    let domain = context.protection_domain().unwrap();
+    let configure = |builder: rdma_core::QueuePairBuilder| builder.send_completions(&queue);
+    let pair = Pair::in_domain(&domain, configure, &ConnectOptions::default());
+    let there = exposed(&pair.domain, 16, AccessFlags::REMOTE);
+    let source = pattern(&pair.domain, 8, 7);
+    let over = AtomicBool::new(false);
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            let place = there.remote().slice(8..16).unwrap();
+            let outcome = pair.left.scope(LONG, |scope| {
+                while !over.load(Ordering::Relaxed) {
+                    let write = SendRequest::write(&source, place);
+                    scope.post(write).unwrap().wait().unwrap();
+                }
+            });
+            outcome.unwrap();
+        });
+        let slept = panic::catch_unwind(AssertUnwindSafe(|| {
+            let mut sends = pair.right.send_queue();
+            let mut room = [WorkCompletion::default()];
+            for seed in 0..200 {
+                let memory = pattern(&pair.domain, 8, seed);
+                sends
+                    .post(SendRequest::write(memory, there.remote()))
+                    .unwrap();
+                loop {
+                    queue.request_notification().unwrap();
+                    let Some(completion) = queue.poll(&mut room).unwrap().first() else {
+                        assert!(channel.wait(Some(LONG)).unwrap(), "it sleeps for ever");
+                        channel.drain(|_| {}).unwrap();
+                        continue;
+                    };
+                    if sends.complete(completion).next().is_some() {
+                        completion.result().unwrap();
+                        break;
+                    }
+                    // One of the scope's.
+                    queue.put_back(&[*completion]);
+                    thread::yield_now();
+                }
+            }
+        }));
+        over.store(true, Ordering::Relaxed);
+        if let Err(payload) = slept {
+            panic::resume_unwind(payload);
+        }
+    });
 }

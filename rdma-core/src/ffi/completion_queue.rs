@@ -1,6 +1,8 @@
 //! A completion queue.
 
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -158,6 +160,37 @@ impl CompletionQueueHandle {
         unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) }
     }
 
+    /// What the device has, if the queue is polled in the plain way and that goes well.
+    ///
+    /// The caller does not wait for announcements, and puts back what is not its own.
+    #[inline]
+    pub(super) fn poll_plain<'r>(&self, room: &'r mut FreshRoom) -> &'r [WorkCompletion] {
+        if self.channel.is_some() || self.stash.detour() {
+            return &[];
+        }
+        let count = self.ask_device_fresh(room);
+        if count <= 0 {
+            return &[];
+        }
+        // SAFETY: the device wrote so many completions into the room, and no more than it has.
+        unsafe { slice::from_raw_parts(room.as_ptr().cast(), count as usize) }
+    }
+
+    #[inline]
+    fn ask_device_fresh(&self, room: &mut FreshRoom) -> i32 {
+        let limit = room.len() as i32;
+        // SAFETY: the queue is valid; `WorkCompletion` is a transparent `ibv_wc`, of which the room
+        // has `limit`. The device does not read them.
+        unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) }
+    }
+
+    /// What the device has.
+    fn poll_fresh<'r>(&self, room: &'r mut FreshRoom) -> Result<&'r [WorkCompletion]> {
+        let count = usize::try_from(self.ask_device_fresh(room)).map_err(|_| self.poll_error())?;
+        // SAFETY: as above.
+        Ok(unsafe { slice::from_raw_parts(room.as_ptr().cast(), count) })
+    }
+
     fn poll_device(&self, room: &mut [WorkCompletion]) -> Result<usize> {
         usize::try_from(self.ask_device(room)).map_err(|_| self.poll_error())
     }
@@ -255,9 +288,8 @@ impl CompletionQueueHandle {
         if stash.len() < before {
             return Ok(found);
         }
-        let mut fresh = [WorkCompletion::default(); BATCH];
-        let count = self.poll_device(&mut fresh)?;
-        for completion in &fresh[..count] {
+        let mut fresh = fresh_room();
+        for completion in self.poll_fresh(&mut fresh)? {
             let record = CompletionRecord::from(completion);
             if !take(&record) {
                 stash.push_back(record);
@@ -269,10 +301,9 @@ impl CompletionQueueHandle {
     /// Takes completions from the device; those that are not taken go into the stash, which is
     /// opened, and so locked, for them alone.
     fn poll_and_sort(&self, mut take: impl FnMut(&CompletionRecord) -> bool) -> Result<()> {
-        let mut fresh = [WorkCompletion::default(); BATCH];
-        let count = self.poll_device(&mut fresh)?;
+        let mut fresh = fresh_room();
         let mut stash = None;
-        for completion in &fresh[..count] {
+        for completion in self.poll_fresh(&mut fresh)? {
             let record = CompletionRecord::from(completion);
             if !take(&record) {
                 stash
@@ -360,6 +391,14 @@ impl CompletionQueueHandle {
 
 /// How many completions are looked at at once for those of one waiter.
 pub(super) const BATCH: usize = 16;
+
+/// Room for so many.
+pub(super) type FreshRoom = [MaybeUninit<WorkCompletion>; BATCH];
+
+#[inline]
+pub(super) fn fresh_room() -> FreshRoom {
+    [const { MaybeUninit::uninit() }; BATCH]
+}
 
 impl Drop for CompletionQueueHandle {
     fn drop(&mut self) {

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::completion_queue::CompletionQueueHandle;
+use super::posting::UsualQueuePair;
 use super::queue_pair::QueuePairHandle;
 use super::receive_ring::no_receive_queue;
-use super::request::{ReceiveElements, describe_inline, describe_send, stack_room};
-use super::slot_table::{Reserved, SlotTable};
-use crate::completion::WorkCompletion;
+use super::request::{
+    Limits, ReceiveElements, describe_inline, describe_send, describe_usual, receive_request,
+    scatter_usual, stack_room,
+};
+use super::scope_slots::{FREE, ScopeSlots, Ticket};
 use crate::error::{Error, Result};
 use crate::memory::{BorrowedMemory, Gather, Scatter};
-use crate::queue_pair::Outcome as End;
 use crate::queue_pair::{InlineData, KeepAlive, PendingRequest, PostError, SendRequest};
 
 /// Where requests are posted whose memory is borrowed, from
@@ -92,7 +94,7 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// As [`SendQueue::post`](crate::SendQueue::post).
     #[doc(alias = "ibv_post_send")]
-    #[inline]
+    #[inline(always)]
     pub fn post<M: BorrowedMemory + 'scope>(
         &'scope self,
         request: SendRequest<M>,
@@ -102,7 +104,7 @@ impl<'scope> Scope<'scope, '_> {
         // the request has ended. `M` drops nothing, so it keeps nothing that must be kept; and until
         // the request has ended nobody gets at it: it is in the handle.
         match unsafe { self.requests.post_send(request) } {
-            Ok((ticket, memory)) => Ok(PendingRequest::new(&self.requests, ticket, memory)),
+            Ok((ticket, memory)) => Ok(PendingRequest::new(&self.requests, SENDS, ticket, memory)),
             Err(refused) => Err(PostError::new(refused)),
         }
     }
@@ -119,7 +121,7 @@ impl<'scope> Scope<'scope, '_> {
         request: SendRequest<D>,
     ) -> Result<PendingRequest<'scope, ()>, PostError<D>> {
         match self.requests.post_inline(request) {
-            Ok(ticket) => Ok(PendingRequest::new(&self.requests, ticket, ())),
+            Ok(ticket) => Ok(PendingRequest::new(&self.requests, SENDS, ticket, ())),
             Err(refused) => Err(PostError::new(refused)),
         }
     }
@@ -130,7 +132,7 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// As [`ReceiveQueue::post`](crate::ReceiveQueue::post).
     #[doc(alias = "ibv_post_recv")]
-    #[inline]
+    #[inline(always)]
     pub fn post_receive<M: BorrowedMemory + Scatter + 'scope>(
         &'scope self,
         memory: M,
@@ -138,7 +140,12 @@ impl<'scope> Scope<'scope, '_> {
         const { assert_borrowed::<M>() };
         // SAFETY: as in `post`.
         match unsafe { self.requests.post_receive(memory) } {
-            Ok((ticket, memory)) => Ok(PendingRequest::new(&self.requests, ticket, memory)),
+            Ok((ticket, memory)) => Ok(PendingRequest::new(
+                &self.requests,
+                RECEIVES,
+                ticket,
+                memory,
+            )),
             Err(refused) => Err(PostError::new(refused)),
         }
     }
@@ -167,39 +174,40 @@ const fn assert_borrowed<M>() {
     );
 }
 
-/// What became of the request in a slot.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Outcome {
-    /// There is none.
-    Free,
-    InFlight {
-        id: u64,
-    },
-    /// In flight, and its handle is gone.
-    Unwatched {
-        id: u64,
-    },
-    Completed(WorkCompletion),
-    /// The device was made to forget it.
-    Forgotten,
-}
-
 /// The requests of a scope, by their slots.
 pub(crate) struct ScopeRequests {
     pub(super) queue_pair: Arc<QueuePairHandle>,
-    /// Where they complete: that of sends, and that of receives if it is another.
-    pub(super) completions: [Option<Arc<CompletionQueueHandle>>; 2],
+    /// Where they complete: those that are [`SENDS`] and those that are [`RECEIVES`].
+    pub(super) completions: [Arc<CompletionQueueHandle>; 2],
     pub(super) timeout: Duration,
-    pub(super) table: SlotTable<KeepAlive>,
-    pub(super) outcomes: Box<[Cell<Outcome>]>,
+    pub(super) slots: ScopeSlots,
+    /// That of the queue pair.
+    usual: UsualQueuePair,
+    sends: Usual,
+    receives: Usual,
     pub(super) in_flight: Cell<usize>,
     /// The first failure that no handle told.
     pub(super) failure: Cell<Option<Error>>,
 }
 
-/// A request of a scope: its slot.
-#[derive(Debug)]
-pub(crate) struct Ticket(pub(super) u32);
+/// Which way a request goes.
+const SENDS: usize = 0;
+const RECEIVES: usize = 1;
+
+/// Which requests are posted in the usual way.
+struct Usual {
+    /// What they may have.
+    limits: Limits,
+    /// What the word of a slot is that they may be posted in: [`FREE`], or what no word is.
+    free: u64,
+}
+
+impl Usual {
+    fn new(limits: Limits, is_usual: bool) -> Self {
+        let free = if is_usual { FREE } else { u64::MAX };
+        Self { limits, free }
+    }
+}
 
 impl ScopeRequests {
     pub(crate) fn new(
@@ -210,108 +218,166 @@ impl ScopeRequests {
     ) -> Self {
         let sizes = queue_pair.sizes();
         let capacity = sizes.send_requests.saturating_add(sizes.receive_requests);
-        let table = SlotTable::new(capacity);
-        let receives = (!Arc::ptr_eq(sends, receives)).then(|| Arc::clone(receives));
+        let takes_receives = sizes.receive_elements > 0 && no_receive_queue(&queue_pair).is_none();
         Self {
+            sends: Usual::new(Limits::of_sends(&queue_pair), queue_pair.is_usual()),
+            receives: Usual::new(Limits::of_receives(&queue_pair), takes_receives),
+            usual: queue_pair.usual(),
             queue_pair,
-            completions: [Some(Arc::clone(sends)), receives],
+            completions: [Arc::clone(sends), Arc::clone(receives)],
             timeout,
-            outcomes: (0..table.capacity())
-                .map(|_| Cell::new(Outcome::Free))
-                .collect(),
-            table,
+            slots: ScopeSlots::new(capacity),
             in_flight: Cell::new(0),
             failure: Cell::new(None),
         }
     }
 
-    #[inline]
-    fn reserve(&self) -> Result<Reserved> {
-        self.table.reserve().ok_or_else(|| Error::QueueFull {
+    #[cold]
+    fn full(&self) -> Error {
+        Error::QueueFull {
             queue: "scope's",
-            capacity: self.table.capacity(),
-        })
+            capacity: self.slots.capacity(),
+        }
     }
 
-    /// Counts a request that was posted.
+    /// Counts one more request as posted.
     #[inline]
-    fn posted(&self, reserved: Reserved) -> Ticket {
-        let id = reserved.id();
-        self.outcomes[reserved.index() as usize].set(Outcome::InFlight { id });
+    fn count(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
-        Ticket(reserved.index())
     }
 
+    /// Posts a request: the usual ones in a way that the compiler makes one piece of code of, with
+    /// the request's description, and the others in [the general way](Self::post_any).
+    ///
     /// # Safety
     ///
     /// The memory stays where it is, and unreachable in every way that its type does not allow the
     /// device as well, until the request has ended.
-    #[inline]
+    #[inline(always)]
     unsafe fn post_send<M: Gather>(
         &self,
         request: SendRequest<M>,
-    ) -> Result<(Ticket, M), (Error, M)> {
-        let request = request.signaled();
-        let reserved = match self.reserve() {
-            Ok(reserved) => reserved,
-            Err(error) => return Err((error, request.into_memory())),
+    ) -> Result<(Ticket<'_>, M), (Error, M)> {
+        let (memory, description, keep) = request.signaled().into_pieces();
+        let KeepAlive::Nothing = keep else {
+            let request = SendRequest::from_pieces((memory, description, keep));
+            // SAFETY: as the caller promises.
+            return unsafe { self.post_any(request) };
         };
+        // It has nothing to be dropped, which the compiler does not see.
+        mem::forget(keep);
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
-        let (queue_pair, id) = (&*self.queue_pair, reserved.id());
-        if let Err(error) = describe_send(&mut wr, &mut room, &request, queue_pair, id) {
-            self.table.cancel(reserved);
-            return Err((error, request.into_memory()));
+        let (ticket, limits) = (self.slots.next(), self.sends.limits);
+        let id = ticket.id();
+        if !ticket.finds(self.sends.free)
+            || !describe_usual(&mut wr, &mut room, &memory, &description, limits, id)
+        {
+            let pieces = (memory, description, KeepAlive::Nothing);
+            // SAFETY: as the caller promises.
+            return unsafe { self.post_any(SendRequest::from_pieces(pieces)) };
         }
-        let (memory, keep) = request.into_parts();
-        self.table.launch(&reserved, keep);
         // SAFETY: it was described, and `room` outlives the call; the caller vouches for the memory.
-        // What keeps alive is in the slot until the request has ended.
-        match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
-            Ok(()) => Ok((self.posted(reserved), memory)),
-            Err(error) => {
-                self.withdraw(reserved);
-                Err((error, memory))
-            }
+        let errno = unsafe { self.usual.post_send(wr.as_mut_ptr()) };
+        if errno != 0 {
+            return Err((self.queue_pair.post_send_error(errno), memory));
         }
-    }
-
-    /// Gives up what was kept of a request that was not posted.
-    #[cold]
-    fn withdraw(&self, reserved: Reserved) {
-        self.table.withdraw(reserved).settle(End::NotPosted);
-    }
-
-    #[inline]
-    fn post_inline<D: InlineData>(&self, request: SendRequest<D>) -> Result<Ticket, (Error, D)> {
-        let request = request.signaled();
-        let reserved = match self.reserve() {
-            Ok(reserved) => reserved,
-            Err(error) => return Err((error, request.into_memory())),
-        };
-        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
-        let (queue_pair, id) = (&*self.queue_pair, reserved.id());
-        if let Err(error) = describe_inline(&mut wr, &mut room, &request, queue_pair, id) {
-            self.table.cancel(reserved);
-            return Err((error, request.into_memory()));
-        }
-        let (data, keep) = request.into_parts();
-        self.table.launch(&reserved, keep);
-        // SAFETY: it was described, and `room` and the data, which is copied, outlive the call. What
-        // keeps alive is in the slot until the request has ended.
-        match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
-            Ok(()) => Ok(self.posted(reserved)),
-            Err(error) => {
-                self.withdraw(reserved);
-                Err((error, data))
-            }
-        }
+        self.slots.launch(ticket);
+        self.count();
+        Ok((ticket, memory))
     }
 
     /// # Safety
     ///
     /// As [`Self::post_send`].
+    #[inline(never)]
+    unsafe fn post_any<M: Gather>(
+        &self,
+        request: SendRequest<M>,
+    ) -> Result<(Ticket<'_>, M), (Error, M)> {
+        let Some(ticket) = self.slots.reserve() else {
+            return Err((self.full(), request.into_memory()));
+        };
+        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
+        let (queue_pair, id) = (&*self.queue_pair, ticket.id());
+        if let Err(error) = describe_send(&mut wr, &mut room, &request, queue_pair, id) {
+            return Err((error, request.into_memory()));
+        }
+        // SAFETY: it was described, and `room` outlives the call; the caller vouches for the memory.
+        // What keeps alive is here, and then in the slot until the request has ended: nobody polls
+        // in between.
+        match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
+            Ok(()) => {
+                let (memory, keep) = request.into_parts();
+                self.slots.launch_with(ticket, keep);
+                self.count();
+                Ok((ticket, memory))
+            }
+            Err(error) => Err((error, request.into_memory())),
+        }
+    }
+
     #[inline]
-    unsafe fn post_receive<M: Scatter>(&self, memory: M) -> Result<(Ticket, M), (Error, M)> {
+    fn post_inline<D: InlineData>(
+        &self,
+        request: SendRequest<D>,
+    ) -> Result<Ticket<'_>, (Error, D)> {
+        let request = request.signaled();
+        let Some(ticket) = self.slots.reserve() else {
+            return Err((self.full(), request.into_memory()));
+        };
+        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
+        let (queue_pair, id) = (&*self.queue_pair, ticket.id());
+        if let Err(error) = describe_inline(&mut wr, &mut room, &request, queue_pair, id) {
+            return Err((error, request.into_memory()));
+        }
+        // SAFETY: it was described, and `room` and the data, which is copied, outlive the call. What
+        // keeps alive is kept as in `post_any`.
+        match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
+            Ok(()) => {
+                self.slots.launch_with(ticket, request.into_parts().1);
+                self.count();
+                Ok(ticket)
+            }
+            Err(error) => Err((error, request.into_memory())),
+        }
+    }
+
+    /// Posts memory, in the usual way or in the general one as [`Self::post_send`] does.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::post_send`].
+    #[inline(always)]
+    unsafe fn post_receive<M: Scatter>(&self, memory: M) -> Result<(Ticket<'_>, M), (Error, M)> {
+        let (mut room, ticket) = (stack_room(), self.slots.next());
+        let count = if ticket.finds(self.receives.free) {
+            scatter_usual(&mut room, &memory, self.receives.limits)
+        } else {
+            None
+        };
+        let Some(count) = count else {
+            // SAFETY: as the caller promises.
+            return unsafe { self.post_any_receive(memory) };
+        };
+        let mut wr = receive_request(&mut room, count, ticket.id());
+        // SAFETY: `room` outlives the call; the caller vouches for the memory.
+        let errno = unsafe { self.usual.post_receive(&mut wr) };
+        if errno != 0 {
+            return Err((self.queue_pair.post_receive_error(errno), memory));
+        }
+        self.slots.launch(ticket);
+        self.count();
+        Ok((ticket, memory))
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::post_send`].
+    #[inline(never)]
+    unsafe fn post_any_receive<M: Scatter>(
+        &self,
+        memory: M,
+    ) -> Result<(Ticket<'_>, M), (Error, M)> {
         if let Some(error) = no_receive_queue(&self.queue_pair) {
             return Err((error, memory));
         }
@@ -320,19 +386,18 @@ impl ScopeRequests {
         if let Err(error) = elements.scatter(&memory, limits, context) {
             return Err((error, memory));
         }
-        let reserved = match self.reserve() {
-            Ok(reserved) => reserved,
-            Err(error) => return Err((error, memory)),
+        let Some(ticket) = self.slots.reserve() else {
+            return Err((self.full(), memory));
         };
-        let mut wr = elements.work_request(reserved.id());
-        self.table.launch(&reserved, KeepAlive::Nothing);
+        let mut wr = elements.work_request(ticket.id());
         // SAFETY: `elements` outlives the call; the caller vouches for the memory.
         match unsafe { self.queue_pair.post_receive(&mut wr) } {
-            Ok(()) => Ok((self.posted(reserved), memory)),
-            Err(error) => {
-                self.withdraw(reserved);
-                Err((error, memory))
+            Ok(()) => {
+                self.slots.launch(ticket);
+                self.count();
+                Ok((ticket, memory))
             }
+            Err(error) => Err((error, memory)),
         }
     }
 }

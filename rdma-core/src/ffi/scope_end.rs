@@ -1,9 +1,12 @@
 //! Waiting for the requests of a scope, and what is done when they do not end.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::scope::{Outcome, ScopeRequests, Ticket, abort};
+use super::completion_queue::{CompletionQueueHandle, fresh_room};
+use super::scope::{ScopeRequests, abort};
+use super::scope_slots::{Ticket, Use};
 use crate::completion::{WorkCompletion, WorkOpcode, WorkStatus};
 use crate::error::{Error, Result};
 use crate::queue_pair::Outcome as End;
@@ -13,20 +16,56 @@ use crate::queue_pair::{Modification, QueuePairState, modify};
 const FLUSH_PATIENCE: Duration = Duration::from_secs(2);
 
 impl ScopeRequests {
+    /// The completion of a request that is in flight and goes this way, if it has succeeded and is
+    /// all that there is to be polled, as it is for most; else [`Self::wait`] tells.
+    #[inline(always)]
+    pub(crate) fn poll_once(&self, way: usize, ticket: Ticket<'_>) -> Option<WorkCompletion> {
+        if !ticket.is_simply_in_flight() {
+            return None;
+        }
+        let (mut room, queue) = (fresh_room(), &*self.completions[way]);
+        match queue.poll_plain(&mut room) {
+            [completion]
+                if completion.id() == ticket.id()
+                    && completion.result().is_ok()
+                    && completion.invalidated_key().is_none() =>
+            {
+                self.in_flight.set(self.in_flight.get() - 1);
+                ticket.free();
+                Some(*completion)
+            }
+            [] => None,
+            others => {
+                self.sort(queue, others);
+                None
+            }
+        }
+    }
+
+    /// Takes completions that were polled: those of the scope, and puts the others back.
+    #[inline(never)]
+    fn sort(&self, queue: &CompletionQueueHandle, completions: &[WorkCompletion]) {
+        for completion in completions {
+            if !self.complete(completion) {
+                queue.put_back(std::slice::from_ref(completion));
+            }
+        }
+    }
+
     /// Waits until the request has ended.
-    pub(crate) fn wait(&self, ticket: &Ticket) -> Result<WorkCompletion> {
-        let slot = ticket.0 as usize;
-        let is_over = || !matches!(self.outcomes[slot].get(), Outcome::InFlight { .. });
+    #[inline(never)]
+    pub(crate) fn wait(&self, ticket: Ticket<'_>) -> Result<WorkCompletion> {
+        let is_over = || !self.is_awaited(ticket);
         // It would never complete, and its memory cannot be given back.
         assert!(
             is_over() || !self.queue_pair.is_polled_here(),
             "a request was waited for within a poll of the queue pair's completions"
         );
         let waited = self.wait_until(is_over);
-        let outcome = self.outcomes[slot].replace(Outcome::Free);
-        self.table.release(ticket.0);
+        let outcome = self.slots.get(ticket.id());
+        ticket.free();
         let completion = match outcome {
-            Outcome::Completed(completion) => completion,
+            Some(Use::Completed(completion)) => completion,
             // The device was made to forget it, by this wait or by one before.
             _ => return Err(waited.err().unwrap_or_else(|| self.timed_out())),
         };
@@ -41,30 +80,29 @@ impl ScopeRequests {
     }
 
     /// Whether the request has ended, without waiting.
-    pub(crate) fn is_over(&self, ticket: &Ticket) -> Result<bool> {
-        let outcome = &self.outcomes[ticket.0 as usize];
-        if matches!(outcome.get(), Outcome::InFlight { .. }) {
+    pub(crate) fn is_over(&self, ticket: Ticket<'_>) -> Result<bool> {
+        if self.is_awaited(ticket) {
             self.poll()?;
         }
-        Ok(!matches!(outcome.get(), Outcome::InFlight { .. }))
+        Ok(!self.is_awaited(ticket))
+    }
+
+    /// Whether the request is in flight. Its slot is its own as long as it has a handle.
+    fn is_awaited(&self, ticket: Ticket<'_>) -> bool {
+        matches!(self.slots.get(ticket.id()), Some(Use::InFlight { .. }))
     }
 
     /// Lets the request end unwatched: nobody asks for its outcome.
-    pub(crate) fn unwatch(&self, ticket: &Ticket) {
-        let outcome = &self.outcomes[ticket.0 as usize];
-        match outcome.get() {
-            Outcome::InFlight { id } => outcome.set(Outcome::Unwatched { id }),
-            Outcome::Completed(completion) => {
+    #[inline(never)]
+    pub(crate) fn unwatch(&self, ticket: Ticket<'_>) {
+        match self.slots.get(ticket.id()) {
+            Some(Use::InFlight { id }) => self.slots.set(id, Use::Unwatched { id }),
+            Some(Use::Completed(completion)) => {
                 self.note(&completion);
-                self.free(ticket.0);
+                ticket.free();
             }
-            _ => self.free(ticket.0),
+            _ => ticket.free(),
         }
-    }
-
-    fn free(&self, index: u32) {
-        self.outcomes[index as usize].set(Outcome::Free);
-        self.table.release(index);
     }
 
     /// Notes a failure that no handle tells.
@@ -91,9 +129,9 @@ impl ScopeRequests {
         if self.in_flight.get() > 0 {
             abort("a scope ended with requests in flight");
         }
-        for outcome in &self.outcomes {
+        for (_, what) in self.slots.in_use() {
             // Those of handles that were forgotten.
-            if let Outcome::Completed(completion) = outcome.get() {
+            if let Use::Completed(completion) = what {
                 self.note(&completion);
             }
         }
@@ -115,21 +153,21 @@ impl ScopeRequests {
 
     /// Waits for what `is_over` says, until `timeout` is over without a completion.
     fn await_progress(&self, timeout: Duration, is_over: &impl Fn() -> bool) -> Result<()> {
-        let mut since = Instant::now();
+        let mut since = None;
         let mut idle = 0_u32;
         let mut failed = None;
         while !is_over() {
             match self.poll() {
                 Ok(0) => {}
                 Ok(_) => {
-                    since = Instant::now();
+                    since = None;
                     idle = 0;
                     continue;
                 }
                 Err(error) => failed = Some(error),
             }
             idle = idle.saturating_add(1);
-            let patience = since.elapsed();
+            let patience = since.get_or_insert_with(Instant::now).elapsed();
             if patience >= timeout {
                 return Err(failed.unwrap_or_else(|| self.timed_out()));
             }
@@ -140,23 +178,32 @@ impl ScopeRequests {
 
     /// Takes what has completed; returns how many requests of the scope did.
     fn poll(&self) -> Result<usize> {
-        let mut room = [WorkCompletion::default(); 16];
-        let mut count = 0;
-        for queue in self.completions.iter().flatten() {
-            let found = queue.poll_for(&mut room, |id| self.table.is_in_flight(id))?;
-            for completion in &room[..found] {
-                self.complete(completion);
-            }
-            count += found;
+        let [sends, receives] = &self.completions;
+        let mut count = self.poll_queue(sends)?;
+        if !Arc::ptr_eq(sends, receives) {
+            count += self.poll_queue(receives)?;
         }
         Ok(count)
     }
 
-    fn complete(&self, completion: &WorkCompletion) {
-        let Some((index, mut keep)) = self.table.complete(completion.id()) else {
-            return;
+    fn poll_queue(&self, queue: &CompletionQueueHandle) -> Result<usize> {
+        let mut room = [WorkCompletion::default(); 16];
+        let found = queue.poll_for(&mut room, |id| self.slots.is_in_flight(id))?;
+        for completion in &room[..found] {
+            self.complete(completion);
+        }
+        Ok(found)
+    }
+
+    /// Takes the completion of a request that is in flight; `false` for any other.
+    fn complete(&self, completion: &WorkCompletion) -> bool {
+        let id = completion.id();
+        let is_watched = match self.slots.get(id) {
+            Some(Use::InFlight { id: it }) if it == id => true,
+            Some(Use::Unwatched { id: it }) if it == id => false,
+            _ => return false,
         };
-        keep.settle(End::of(completion));
+        self.slots.keep(id).settle(End::of(completion));
         let received = matches!(
             completion.opcode(),
             WorkOpcode::Receive | WorkOpcode::ReceiveWriteImmediate
@@ -165,13 +212,13 @@ impl ScopeRequests {
             self.queue_pair.domain().ended_by_peer(key);
         }
         self.in_flight.set(self.in_flight.get() - 1);
-        let outcome = &self.outcomes[index as usize];
-        if let Outcome::Unwatched { .. } = outcome.get() {
-            self.note(completion);
-            self.free(index);
+        if is_watched {
+            self.slots.set(id, Use::Completed(*completion));
         } else {
-            outcome.set(Outcome::Completed(*completion));
+            self.note(completion);
+            self.slots.free(id);
         }
+        true
     }
 
     /// Makes the device end all requests: fails the queue pair and waits for the flushed
@@ -189,17 +236,14 @@ impl ScopeRequests {
         if let Err(error) = self.change(QueuePairState::Reset) {
             abort(&error.to_string());
         }
-        for (index, outcome) in self.outcomes.iter().enumerate() {
-            let (Outcome::InFlight { id } | Outcome::Unwatched { id }) = outcome.get() else {
-                continue;
-            };
-            drop(self.table.complete(id));
-            self.in_flight.set(self.in_flight.get() - 1);
-            if let Outcome::Unwatched { .. } = outcome.get() {
-                self.free(index as u32);
-            } else {
-                outcome.set(Outcome::Forgotten);
+        for (slot, what) in self.slots.in_use() {
+            match what {
+                Use::InFlight { .. } => self.slots.set(slot, Use::Forgotten),
+                Use::Unwatched { .. } => self.slots.free(slot),
+                Use::Completed(_) | Use::Forgotten | Use::Nothing => continue,
             }
+            drop(self.slots.keep(slot));
+            self.in_flight.set(self.in_flight.get() - 1);
         }
     }
 

@@ -153,12 +153,6 @@ impl<T> SlotTable<T> {
         slot.word.store(reserved.word(IN_FLIGHT), Ordering::Release);
     }
 
-    /// Whether the request with this id is in flight.
-    pub(super) fn is_in_flight(&self, id: u64) -> bool {
-        let slot = self.slots.get((id & INDEX_MASK) as usize);
-        slot.is_some_and(|slot| slot.word.load(Ordering::Relaxed) == word(id, IN_FLIGHT))
-    }
-
     /// Takes the memory of the request with this id, once, and the index of its slot, which stays
     /// in use until [`Self::release`].
     #[inline]

@@ -44,9 +44,9 @@ impl QueuePair {
     /// soon. So a peer that never answers cannot hang it. All this is done as well when `body`
     /// panics; the panic goes on after it.
     ///
-    /// Completions of other requests that come meanwhile are kept for those who poll for them, which
-    /// costs a lock where the completion queue has a channel. Those of the scope's requests must not
-    /// be polled by others: the scope would wait for them until its time is over.
+    /// Completions of other requests that come meanwhile are kept for those who poll for them. Those
+    /// of the scope's requests must not be polled by others: the scope would wait for them until its
+    /// time is over.
     ///
     /// A scope allocates once, when it begins.
     ///
@@ -74,7 +74,9 @@ impl QueuePair {
 /// waits for it at its end.
 pub struct PendingRequest<'scope, M> {
     requests: &'scope ScopeRequests,
-    ticket: Ticket,
+    /// Which of the completion queues it completes on.
+    way: usize,
+    ticket: Ticket<'scope>,
     /// Gone once it was waited for.
     memory: Option<M>,
 }
@@ -82,7 +84,7 @@ pub struct PendingRequest<'scope, M> {
 impl<M> fmt::Debug for PendingRequest<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PendingRequest")
-            .field("ticket", &self.ticket)
+            .field("id", &self.ticket.id())
             .finish_non_exhaustive()
     }
 }
@@ -123,10 +125,16 @@ impl<M> From<FailedRequest<M>> for Error {
 }
 
 impl<'scope, M> PendingRequest<'scope, M> {
-    #[inline]
-    pub(crate) fn new(requests: &'scope ScopeRequests, ticket: Ticket, memory: M) -> Self {
+    #[inline(always)]
+    pub(crate) fn new(
+        requests: &'scope ScopeRequests,
+        way: usize,
+        ticket: Ticket<'scope>,
+        memory: M,
+    ) -> Self {
         Self {
             requests,
+            way,
             ticket,
             memory: Some(memory),
         }
@@ -143,12 +151,17 @@ impl<'scope, M> PendingRequest<'scope, M> {
     ///
     /// Within a poll of an extended completion queue of the queue pair: before it ends nothing
     /// completes.
+    #[inline(always)]
     pub fn wait(mut self) -> Result<CompletedRequest<M>, FailedRequest<M>> {
         let memory = self.memory.take().expect("it is waited for once");
-        match self.requests.wait(&self.ticket) {
-            Ok(completion) => Ok(CompletedRequest { memory, completion }),
-            Err(error) => Err(FailedRequest { error, memory }),
-        }
+        let completion = match self.requests.poll_once(self.way, self.ticket) {
+            Some(completion) => completion,
+            None => match self.requests.wait(self.ticket) {
+                Ok(completion) => completion,
+                Err(error) => return Err(FailedRequest { error, memory }),
+            },
+        };
+        Ok(CompletedRequest { memory, completion })
     }
 
     /// Whether it has ended, without waiting: [`Self::wait`] then gives the outcome at once.
@@ -157,14 +170,15 @@ impl<'scope, M> PendingRequest<'scope, M> {
     ///
     /// The verb's, when the completion queue or the device has failed.
     pub fn is_over(&self) -> Result<bool> {
-        self.requests.is_over(&self.ticket)
+        self.requests.is_over(self.ticket)
     }
 }
 
 impl<M> Drop for PendingRequest<'_, M> {
+    #[inline(always)]
     fn drop(&mut self) {
         if self.memory.is_some() {
-            self.requests.unwatch(&self.ticket);
+            self.requests.unwatch(self.ticket);
         }
     }
 }

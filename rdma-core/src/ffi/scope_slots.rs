@@ -1,0 +1,286 @@
+//! The slots of a scope's requests, for one thread.
+
+use std::cell::Cell;
+
+use super::request_id::{BLOCK_BITS, BLOCK_MASK, next_block};
+use crate::completion::WorkCompletion;
+use crate::queue_pair::KeepAlive;
+
+/// The most slots of a scope.
+const MAX_SLOTS: u32 = 1 << 16;
+
+/// The word of a slot that is in no use. Like [`OTHER`] it is of the block that is never given out.
+pub(super) const FREE: u64 = 0;
+
+/// The word of a slot of which its [`Use`] tells more.
+const OTHER: u64 = 1;
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Use {
+    InFlight {
+        id: u64,
+    },
+    /// In flight, and its handle is gone.
+    Unwatched {
+        id: u64,
+    },
+    Completed(WorkCompletion),
+    /// The device was made to forget it.
+    Forgotten,
+    /// None: there is no such slot.
+    Nothing,
+}
+
+/// A fixed number of slots.
+///
+/// The id of a request tells its slot by its low bits. Ids come one after the other, so that a slot
+/// comes again when all others have been used; those that are in use then are left out.
+pub(super) struct ScopeSlots {
+    /// The id of the request in a slot, if that is in flight, is watched and keeps nothing; or
+    /// [`FREE`] or [`OTHER`]. There are as many as the mask leaves numbers.
+    words: Box<[Cell<u64>]>,
+    details: Box<[Details]>,
+    mask: u64,
+    next: Cell<u64>,
+    capacity: usize,
+}
+
+/// What of a slot is not looked at for most requests.
+struct Details {
+    /// Meaningless unless the word is [`OTHER`].
+    what: Cell<Use>,
+    keep: Cell<KeepAlive>,
+}
+
+/// A request of a scope, and its slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ticket<'s> {
+    id: u64,
+    word: &'s Cell<u64>,
+}
+
+impl Ticket<'_> {
+    #[inline]
+    pub(crate) fn id(self) -> u64 {
+        self.id
+    }
+
+    /// Whether the word of the slot is this.
+    #[inline]
+    pub(super) fn finds(self, word: u64) -> bool {
+        self.word.get() == word
+    }
+
+    /// Whether the request is in flight, and nothing has to be done when it ends.
+    #[inline]
+    pub(super) fn is_simply_in_flight(self) -> bool {
+        self.finds(self.id)
+    }
+
+    /// Frees the slot.
+    #[inline]
+    pub(super) fn free(self) {
+        self.word.set(FREE);
+    }
+}
+
+impl ScopeSlots {
+    pub(super) fn new(capacity: u32) -> Self {
+        let capacity = capacity.clamp(1, MAX_SLOTS) as usize;
+        let count = capacity.next_power_of_two();
+        let word = |index| Cell::new(if index < capacity { FREE } else { OTHER });
+        let details = || Details {
+            what: Cell::new(Use::Nothing),
+            keep: Cell::new(KeepAlive::Nothing),
+        };
+        Self {
+            words: (0..count).map(word).collect(),
+            details: (0..count).map(|_| details()).collect(),
+            mask: count as u64 - 1,
+            next: Cell::new(next_block()),
+            capacity,
+        }
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// That of the next request, if its slot is free; else [`Self::reserve`] finds another one.
+    #[inline]
+    pub(super) fn next(&self) -> Ticket<'_> {
+        self.ticket(self.next.get())
+    }
+
+    #[inline]
+    fn ticket(&self, id: u64) -> Ticket<'_> {
+        let word = self.word(id);
+        Ticket { id, word }
+    }
+
+    /// The word of the slot that an id tells.
+    #[inline]
+    fn word(&self, id: u64) -> &Cell<u64> {
+        // SAFETY: there are as many words as the mask leaves numbers.
+        unsafe { self.words.get_unchecked((id & self.mask) as usize) }
+    }
+
+    fn details(&self, id: u64) -> &Details {
+        &self.details[(id & self.mask) as usize]
+    }
+
+    /// That of the next request, whose slot is free; `None` when every one is in use.
+    pub(super) fn reserve(&self) -> Option<Ticket<'_>> {
+        let next = self.next.get();
+        for id in next..next + self.words.len() as u64 {
+            if self.word(id).get() == FREE {
+                let is_same_block = id >> BLOCK_BITS == next >> BLOCK_BITS;
+                let id = if is_same_block {
+                    id
+                } else {
+                    next_block() | (id & self.mask)
+                };
+                self.next.set(id);
+                return Some(self.ticket(id));
+            }
+        }
+        None
+    }
+
+    /// Puts the request with the id of the next one, which was posted and keeps nothing, into its
+    /// slot, which is free.
+    #[inline]
+    pub(super) fn launch(&self, ticket: Ticket<'_>) {
+        let id = ticket.id;
+        ticket.word.set(id);
+        self.next.set(id + 1);
+        if (id + 1) & BLOCK_MASK == 0 {
+            self.begin_block();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_block(&self) {
+        self.next.set(next_block());
+    }
+
+    /// [`Self::launch`] of a request that may keep something.
+    pub(super) fn launch_with(&self, ticket: Ticket<'_>, keep: KeepAlive) {
+        let id = ticket.id;
+        self.launch(ticket);
+        if !matches!(keep, KeepAlive::Nothing) {
+            self.details(id).keep.set(keep);
+            self.set(id, Use::InFlight { id });
+        }
+    }
+
+    /// What became of the request that got this id; `None` if its slot is free.
+    pub(super) fn get(&self, id: u64) -> Option<Use> {
+        match self.word(id).get() {
+            FREE => None,
+            OTHER => Some(self.details(id).what.get()),
+            id => Some(Use::InFlight { id }),
+        }
+    }
+
+    pub(super) fn set(&self, id: u64, what: Use) {
+        self.details(id).what.set(what);
+        self.word(id).set(OTHER);
+    }
+
+    pub(super) fn free(&self, id: u64) {
+        self.word(id).set(FREE);
+    }
+
+    /// Takes what the request keeps.
+    pub(super) fn keep(&self, id: u64) -> KeepAlive {
+        self.details(id).keep.replace(KeepAlive::Nothing)
+    }
+
+    /// Whether the request with this id is in flight.
+    pub(super) fn is_in_flight(&self, id: u64) -> bool {
+        match self.get(id) {
+            Some(Use::InFlight { id: it } | Use::Unwatched { id: it }) => it == id,
+            _ => false,
+        }
+    }
+
+    /// The slots that are in use, each by a number that tells it as an id does.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = (u64, Use)> {
+        (0..=self.mask).filter_map(|slot| Some((slot, self.get(slot)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn launch(slots: &ScopeSlots) -> Option<u64> {
+        let ticket = slots.reserve()?;
+        slots.launch(ticket);
+        Some(ticket.id)
+    }
+
+    #[test]
+    fn there_are_as_many_slots_as_were_asked_for() {
+        for capacity in [1, 2, 3, 5, 8] {
+            let slots = ScopeSlots::new(capacity);
+            for _ in 0..3 {
+                let ids: Vec<_> = std::iter::from_fn(|| launch(&slots)).collect();
+                assert_eq!(ids.len(), capacity as usize);
+                for &id in &ids {
+                    assert!(slots.is_in_flight(id) && !slots.is_in_flight(id + (1 << 16)));
+                    slots.free(id);
+                    assert!(!slots.is_in_flight(id));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn slots_that_stay_in_use_are_left_out() {
+        let slots = ScopeSlots::new(4);
+        let kept = launch(&slots).unwrap();
+        let mut seen = HashSet::from([kept]);
+        for _ in 0..100 {
+            let id = launch(&slots).unwrap();
+            assert!(seen.insert(id));
+            slots.set(id, Use::Unwatched { id });
+            assert!(slots.is_in_flight(id));
+            slots.set(id, Use::Forgotten);
+            assert!(!slots.is_in_flight(id));
+            slots.free(id);
+        }
+        assert!(slots.is_in_flight(kept));
+    }
+
+    #[test]
+    fn ids_of_another_block_follow_at_its_end() {
+        for taken in [false, true] {
+            let slots = ScopeSlots::new(4);
+            let first = slots.next.get();
+            let last = first + (1 << BLOCK_BITS) - 1;
+            slots.next.set(last);
+            if taken {
+                slots.word(last).set(last - 4);
+            }
+            let id = launch(&slots).unwrap();
+            assert_eq!(id == last, !taken);
+            let next = launch(&slots).unwrap();
+            assert_ne!(next >> BLOCK_BITS, first >> BLOCK_BITS);
+            assert_ne!(next, id);
+        }
+    }
+
+    #[test]
+    fn an_empty_completion_is_of_no_request() {
+        let slots = ScopeSlots::new(1);
+        assert!(!slots.is_in_flight(0));
+        launch(&slots).unwrap();
+        assert!(!slots.is_in_flight(0));
+    }
+}

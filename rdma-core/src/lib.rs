@@ -21,7 +21,7 @@
 //!   [`Context::address`].
 //! - Errors name the verb, the object, the `errno` and what to do.
 //! - No allocation, hash or lock of this crate for an operation, but for one lock: where a scope
-//!   waits on a completion queue with a channel.
+//!   polls what another part of the program waits for.
 //! - Everything is [`Send`], and `Sync` where the verbs are.
 //!
 //! # Three ways to post

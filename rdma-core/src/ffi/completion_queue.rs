@@ -219,7 +219,7 @@ impl CompletionQueueHandle {
 
     /// Takes what was put back, and then what the device has; returns how many that are.
     fn fill(&self, room: &mut [WorkCompletion]) -> Result<usize> {
-        let mut stash = self.stash.open();
+        let mut stash = self.stash.open_sorted();
         let count = room.len().min(stash.len());
         for (place, record) in room.iter_mut().zip(stash.drain(..count)) {
             *place = record.completion;
@@ -277,11 +277,17 @@ impl CompletionQueueHandle {
                 outcome.map(|()| 0)
             };
         }
-        if self.channel.is_none() && !self.stash.detour() {
-            // Nobody sleeps until an announcement, so nobody misses what is put back a moment later.
+        if self.channel.is_none() {
+            if !self.stash.detour() {
+                // Nobody sleeps until an announcement, so nobody misses what is put back a moment
+                // later.
+                return self.poll_and_sort(take).map(|()| found);
+            }
+        } else if let Some(_sorting) = self.stash.sort() {
+            // Who polls and finds nothing, before he sleeps, waits for what is put back here.
             return self.poll_and_sort(take).map(|()| found);
         }
-        // Open all the while: who polls and finds nothing waits for what is put back here.
+        // Open all the while, for the same reason.
         let mut stash = self.stash.open();
         let before = stash.len();
         stash.retain(|record| !take(record));

@@ -3,25 +3,30 @@
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::{hint, thread};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use super::request_id::block_of;
 
 /// The flag of a stash with something in it, or that is open.
-const FILLED: u8 = 1;
+const FILLED: u64 = 1;
 /// The flag of a queue that is not polled in the plain way at all.
-const DETOUR: u8 = 2;
+const DETOUR: u64 = 2;
 /// The flag of a queue in which somebody's markers are awaited.
-const AWAITED: u8 = 4;
+const AWAITED: u64 = 4;
+/// One who sorts, and one who waits until nobody sorts, each of whom may be many.
+const SORTER: u64 = 1 << 3;
+const WAITER: u64 = 1 << 32;
+const SORTERS: u64 = WAITER - SORTER;
 
 /// What one poller took and another one is to have, in the order of taking.
 ///
 /// Whoever polls looks at one word, so that a queue whose stash is never used pays for nothing else.
 #[derive(Debug)]
 pub(super) struct Stash<T> {
-    flags: AtomicU8,
+    state: AtomicU64,
     entries: Mutex<VecDeque<T>>,
     /// The markers that are awaited: a set for each who waits.
     awaited: Mutex<Vec<Arc<Markers>>>,
@@ -41,7 +46,7 @@ impl<T> Stash<T> {
     /// An empty one; `detour` is what [`Self::detour`] then says at any time.
     pub(super) fn new(detour: bool) -> Self {
         Self {
-            flags: AtomicU8::new(if detour { DETOUR } else { 0 }),
+            state: AtomicU64::new(if detour { DETOUR } else { 0 }),
             entries: Mutex::default(),
             awaited: Mutex::default(),
         }
@@ -51,16 +56,17 @@ impl<T> Stash<T> {
     ///
     /// Relaxed: who is told `false` while another thread puts something in finds it the next time.
     /// A poll that finds the device's queue empty because another thread took what was there, with
-    /// the stash open, asks after the device's lock, and so is told `true`.
+    /// the stash open or as a [sorter](Self::sort), asks after the device's lock, and so is told
+    /// `true`.
     #[inline]
     pub(super) fn detour(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) != 0
+        self.state.load(Ordering::Relaxed) != 0
     }
 
     /// Whether something is in it, or somebody who has it open may put something in.
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & FILLED != 0
+        self.state.load(Ordering::Relaxed) & FILLED != 0
     }
 
     /// Awaits markers: completions of the block of `id`, which nobody else gets from now on. A poll
@@ -72,7 +78,7 @@ impl<T> Stash<T> {
         });
         let mut awaited = self.awaited.lock();
         awaited.push(Arc::clone(&markers));
-        self.flags.fetch_or(AWAITED, Ordering::Relaxed);
+        self.state.fetch_or(AWAITED, Ordering::Relaxed);
         AwaitedMarkers {
             stash: self,
             markers,
@@ -83,7 +89,7 @@ impl<T> Stash<T> {
     /// for nobody.
     #[inline]
     pub(super) fn is_marker(&self, id: u64) -> bool {
-        self.flags.load(Ordering::Relaxed) & AWAITED != 0 && self.note_marker(id)
+        self.state.load(Ordering::Relaxed) & AWAITED != 0 && self.note_marker(id)
     }
 
     #[cold]
@@ -99,11 +105,56 @@ impl<T> Stash<T> {
     /// Its entries, for this thread alone until the guard is dropped.
     pub(super) fn open(&self) -> Open<'_, T> {
         let entries = self.entries.lock();
-        self.flags.fetch_or(FILLED, Ordering::Relaxed);
+        self.state.fetch_or(FILLED, Ordering::Relaxed);
         Open {
-            flags: &self.flags,
+            state: &self.state,
             entries,
         }
+    }
+
+    /// Lets this thread take completions from the device, of which it puts into the stash what is
+    /// not its own, until it drops the result. Those who come to [look](Self::open_sorted) wait for
+    /// that. `None` while they do, and where there is something in the stash: it is to be opened then.
+    ///
+    /// This takes no lock: sorters do not keep each other waiting, nor does anybody else keep them.
+    pub(super) fn sort(&self) -> Option<Sorting<'_>> {
+        let before = self.state.fetch_add(SORTER, Ordering::Relaxed);
+        let sorting = Sorting { state: &self.state };
+        (before & !SORTERS == 0).then_some(sorting)
+    }
+
+    /// [`Self::open`], when all have sorted who took something from the device before.
+    ///
+    /// Those who would sort from now on open the stash instead, so that this comes to an end.
+    pub(super) fn open_sorted(&self) -> Open<'_, T> {
+        /// How often to look before others get the processor.
+        const SPINS: u32 = 100;
+        self.state.fetch_add(WAITER, Ordering::Relaxed);
+        let mut spins = 0;
+        // Acquire: what they have put in is seen. They do not panic while they sort, or end it then.
+        while self.state.load(Ordering::Acquire) & SORTERS != 0 {
+            spins += 1;
+            if spins < SPINS {
+                hint::spin_loop();
+            } else {
+                thread::yield_now();
+            }
+        }
+        let open = self.open();
+        self.state.fetch_sub(WAITER, Ordering::Relaxed);
+        open
+    }
+}
+
+/// The time in which a thread sorts.
+#[derive(Debug)]
+pub(super) struct Sorting<'a> {
+    state: &'a AtomicU64,
+}
+
+impl Drop for Sorting<'_> {
+    fn drop(&mut self) {
+        self.state.fetch_sub(SORTER, Ordering::Release);
     }
 }
 
@@ -126,7 +177,7 @@ impl<T> Drop for AwaitedMarkers<'_, T> {
         let mut awaited = self.stash.awaited.lock();
         awaited.retain(|markers| !Arc::ptr_eq(markers, &self.markers));
         if awaited.is_empty() {
-            self.stash.flags.fetch_and(!AWAITED, Ordering::Relaxed);
+            self.stash.state.fetch_and(!AWAITED, Ordering::Relaxed);
         }
     }
 }
@@ -134,7 +185,7 @@ impl<T> Drop for AwaitedMarkers<'_, T> {
 /// A stash that is open.
 #[derive(Debug)]
 pub(super) struct Open<'a, T> {
-    flags: &'a AtomicU8,
+    state: &'a AtomicU64,
     entries: MutexGuard<'a, VecDeque<T>>,
 }
 
@@ -155,13 +206,15 @@ impl<T> DerefMut for Open<'_, T> {
 impl<T> Drop for Open<'_, T> {
     fn drop(&mut self) {
         if self.entries.is_empty() {
-            self.flags.fetch_and(!FILLED, Ordering::Relaxed);
+            self.state.fetch_and(!FILLED, Ordering::Relaxed);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use super::super::request_id::next_block;
     use super::*;
 
@@ -192,6 +245,75 @@ mod tests {
         drop(awaited);
         assert!(!stash.is_marker(id) && stash.detour());
         drop(others);
+        assert!(!stash.detour());
+    }
+
+    #[test]
+    fn who_sorts_is_waited_for() {
+        let stash = Stash::new(false);
+        let sorting = stash.sort().unwrap();
+        let other = stash.sort().expect("sorters do not wait for each other");
+        assert!(stash.detour() && !stash.is_filled());
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| stash.open_sorted().pop_front());
+            while stash.state.load(Ordering::Relaxed) < WAITER {
+                thread::yield_now();
+            }
+            assert!(stash.sort().is_none(), "somebody waits");
+            drop(other);
+            stash.open().push_back(1);
+            drop(sorting);
+            assert_eq!(waiting.join().unwrap(), Some(1));
+        });
+        assert!(!stash.detour());
+        stash.open().push_back(2);
+        assert!(stash.sort().is_none(), "there is something in it");
+    }
+
+    /// One looks once, at the device and, if that is empty, where else there may be something; and
+    /// finds what is his, though others take it from the device meanwhile and have to put it back.
+    #[test]
+    fn nobody_misses_what_another_one_has_in_hand() {
+        const ROUNDS: usize = if cfg!(miri) { 20 } else { 2000 };
+        let stash = Stash::new(false);
+        let device = Mutex::new(VecDeque::new());
+        let start = Barrier::new(3);
+        let poll = || device.lock().pop_front();
+        let found = thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..ROUNDS {
+                        start.wait();
+                        let sorting = stash.sort();
+                        match sorting {
+                            Some(_) => {
+                                if let Some(his) = poll() {
+                                    stash.open().push_back(his);
+                                }
+                            }
+                            None => {
+                                let mut open = stash.open();
+                                open.extend(poll());
+                            }
+                        }
+                        drop(sorting);
+                        start.wait();
+                    }
+                });
+            }
+            let looks = |round| {
+                device.lock().push_back(round);
+                start.wait();
+                let mut found = poll();
+                if found.is_none() && stash.detour() {
+                    found = stash.open_sorted().pop_front();
+                }
+                start.wait();
+                found
+            };
+            (0..ROUNDS).map(looks).collect::<Vec<_>>()
+        });
+        assert!(found.into_iter().eq((0..ROUNDS).map(Some)));
         assert!(!stash.detour());
     }
 

@@ -28,10 +28,10 @@ impl Effort {
     }
 
     /// The most, while the ratios of the pairs differ.
-    pub fn most_pairs(self) -> usize {
+    pub fn most_pairs(self, goals: Goals) -> usize {
         match self {
             Self::Quick => 3,
-            Self::Full => 15,
+            Self::Full => goals.most_pairs(),
         }
     }
 
@@ -52,7 +52,7 @@ impl Effort {
         let quick = ((24 << 20) / (size + 4096)).clamp(20, most);
         match self {
             Self::Quick => quick,
-            Self::Full => quick * goals.factor(),
+            Self::Full => quick * goals.factor(metric),
         }
     }
 }

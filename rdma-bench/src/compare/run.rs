@@ -40,7 +40,7 @@ pub fn compare(
         let Some(peer) = peer else { return Ok(None) };
         Ok(Some(measure(peer, &case, network)?.figure))
     };
-    for number in 0..effort.most_pairs() {
+    for number in 0..effort.most_pairs(goals) {
         if number >= effort.pairs(goals) && comparison.is_settled(goals) {
             break;
         }

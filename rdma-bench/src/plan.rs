@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use rdma_core::Mtu;
+use rdma_core::{ConnectOptions, Mtu};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -314,6 +314,14 @@ impl Settings {
     const PEAK_ITERATIONS: usize = 20_000;
     /// The vendor whose devices perftest sends inline on by default.
     const MELLANOX: u32 = 0x02c9;
+
+    /// How queue pairs are connected, with the device's choice of the MTU.
+    pub(crate) fn connect_options(&self) -> ConnectOptions {
+        ConnectOptions::default()
+            .ack_timeout_exponent(self.ack_timeout)
+            .service_level(self.service_level)
+            .traffic_class(self.traffic_class)
+    }
 
     /// How many requests are outstanding.
     pub fn depth(&self, plan: &Plan) -> usize {

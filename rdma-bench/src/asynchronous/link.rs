@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use rdma_async::{CompletionMode, Rdma, RdmaBuilder};
-use rdma_core::{ConnectOptions, Context, Endpoint};
+use rdma_core::{Context, Endpoint};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
@@ -71,10 +71,7 @@ pub(crate) fn establish(
 }
 
 fn configure(mut builder: RdmaBuilder, plan: &Plan, settings: &Settings) -> RdmaBuilder {
-    let mut options = ConnectOptions::default()
-        .ack_timeout_exponent(settings.ack_timeout)
-        .service_level(settings.service_level)
-        .traffic_class(settings.traffic_class);
+    let mut options = settings.connect_options();
     if let Some(mtu) = plan.mtu {
         options = options.mtu(mtu);
     }

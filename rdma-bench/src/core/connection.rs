@@ -1,8 +1,8 @@
 //! Two connected queue pairs, and the memory that peers reach.
 
 use rdma_core::{
-    AccessFlags, AddressChoice, Buffer, ConnectOptions, Context, Endpoint, ExposedMemory,
-    ProtectionDomain, QueuePair, RemoteMemory,
+    AccessFlags, AddressChoice, Buffer, Context, Endpoint, ExposedMemory, ProtectionDomain,
+    QueuePair, RemoteMemory,
 };
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,9 @@ use crate::plan::{Length, Plan, Settings};
 use crate::report::{Address, Facts};
 use crate::session::{Measure, Measured, Role};
 use crate::test::{Metric, Verb};
+
+/// Perftest's.
+pub(super) const HOP_LIMIT: u8 = u8::MAX;
 
 /// What one end tells the other.
 #[derive(Debug, Serialize, Deserialize)]
@@ -104,13 +107,7 @@ impl Connection {
         let mtu = plan
             .mtu
             .unwrap_or(own.endpoint.mtu.min(theirs.endpoint.mtu));
-        let options = ConnectOptions::default()
-            .mtu(mtu)
-            .ack_timeout_exponent(settings.ack_timeout)
-            .service_level(settings.service_level)
-            .traffic_class(settings.traffic_class)
-            // Perftest's.
-            .hop_limit(u8::MAX);
+        let options = settings.connect_options().mtu(mtu).hop_limit(HOP_LIMIT);
         let address = prepared.address().clone();
         let queue_pair = prepared.connect(&theirs.endpoint, &options)?;
         let ends = [&own, &theirs].map(|offer| Address {

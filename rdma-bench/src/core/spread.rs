@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use rdma_core::{
-    AccessFlags, AddressChoice, ConnectOptions, Context, Endpoint, ExposedMemory, ProtectionDomain,
-    QueuePair, RemoteMemory, SendQueue, SendRequest, WorkCompletion,
+    AccessFlags, AddressChoice, Context, Endpoint, ExposedMemory, ProtectionDomain, QueuePair,
+    RemoteMemory, SendQueue, SendRequest, WorkCompletion,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::completions::Completions;
-use super::connection::{entries, touched};
+use super::connection::{HOP_LIMIT, entries, touched};
 use crate::control::{self, Control};
 use crate::error::{Error, Result};
 use crate::plan::{Plan, Settings, Spread as Shape};
@@ -152,12 +152,7 @@ impl Spread {
         let mut queue_pairs = Vec::new();
         for (prepared, endpoint) in prepared.into_iter().zip(&theirs) {
             let mtu = self.plan.mtu.unwrap_or(own[0].mtu.min(endpoint.mtu));
-            let options = ConnectOptions::default()
-                .mtu(mtu)
-                .ack_timeout_exponent(settings.ack_timeout)
-                .service_level(settings.service_level)
-                .traffic_class(settings.traffic_class)
-                .hop_limit(u8::MAX);
+            let options = settings.connect_options().mtu(mtu).hop_limit(HOP_LIMIT);
             let address = prepared.address().clone();
             self.facts.mtu = mtu.bytes();
             self.facts.link_layer = address.link_layer.to_string();

@@ -1,8 +1,6 @@
 //! A completion queue.
 
-use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -151,7 +149,8 @@ impl CompletionQueueHandle {
         }
     }
 
-    /// What `ibv_poll_cq` returns: how many completions there are, or a negative number.
+    /// What `ibv_poll_cq` returns: how many completions there are, or a negative number. Drivers
+    /// write the fields that a completion has, and leave the others as they are.
     #[inline]
     fn ask_device(&self, room: &mut [WorkCompletion]) -> i32 {
         let limit = i32::try_from(room.len()).unwrap_or(i32::MAX);
@@ -164,31 +163,16 @@ impl CompletionQueueHandle {
     ///
     /// The caller does not wait for announcements, and puts back what is not its own.
     #[inline]
-    pub(super) fn poll_plain<'r>(&self, room: &'r mut FreshRoom) -> &'r [WorkCompletion] {
+    pub(super) fn poll_plain<'r>(&self, room: &'r mut [WorkCompletion]) -> &'r [WorkCompletion] {
         if self.channel.is_some() || self.stash.detour() {
             return &[];
         }
-        let count = self.ask_device_fresh(room);
+        let count = self.ask_device(room);
         if count <= 0 {
             return &[];
         }
         // SAFETY: the device wrote so many completions into the room, and no more than it has.
-        unsafe { slice::from_raw_parts(room.as_ptr().cast(), count as usize) }
-    }
-
-    #[inline]
-    fn ask_device_fresh(&self, room: &mut FreshRoom) -> i32 {
-        let limit = room.len() as i32;
-        // SAFETY: the queue is valid; `WorkCompletion` is a transparent `ibv_wc`, of which the room
-        // has `limit`. The device does not read them.
-        unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), limit, room.as_mut_ptr().cast()) }
-    }
-
-    /// What the device has.
-    fn poll_fresh<'r>(&self, room: &'r mut FreshRoom) -> Result<&'r [WorkCompletion]> {
-        let count = usize::try_from(self.ask_device_fresh(room)).map_err(|_| self.poll_error())?;
-        // SAFETY: as above.
-        Ok(unsafe { slice::from_raw_parts(room.as_ptr().cast(), count) })
+        unsafe { room.get_unchecked(..count as usize) }
     }
 
     fn poll_device(&self, room: &mut [WorkCompletion]) -> Result<usize> {
@@ -219,12 +203,7 @@ impl CompletionQueueHandle {
 
     /// Takes what was put back, and then what the device has; returns how many that are.
     fn fill(&self, room: &mut [WorkCompletion]) -> Result<usize> {
-        let mut stash = self.stash.open_sorted();
-        let count = room.len().min(stash.len());
-        for (place, record) in room.iter_mut().zip(stash.drain(..count)) {
-            *place = record.completion;
-        }
-        drop(stash);
+        let count = self.take_stashed(room);
         // What the device has comes behind that, so that those who put back what is not theirs come
         // to see it.
         let more = match room.len() - count {
@@ -232,11 +211,22 @@ impl CompletionQueueHandle {
             _ => self.poll_device(&mut room[count..]),
         };
         match more {
+            // What was there may have been put into the stash meanwhile.
+            Ok(0) if count == 0 => Ok(self.take_stashed(room)),
             Ok(more) => Ok(count + more),
             // A failure comes again; what was found would not.
             Err(_) if count > 0 => Ok(count),
             Err(error) => Err(error),
         }
+    }
+
+    fn take_stashed(&self, room: &mut [WorkCompletion]) -> usize {
+        let mut stash = self.stash.open_sorted();
+        let count = room.len().min(stash.len());
+        for (place, record) in room.iter_mut().zip(stash.drain(..count)) {
+            *place = record.completion;
+        }
+        count
     }
 
     /// Moves the completions that are no awaited markers to the front; returns how many those are.
@@ -294,8 +284,9 @@ impl CompletionQueueHandle {
         if stash.len() < before {
             return Ok(found);
         }
-        let mut fresh = fresh_room();
-        for completion in self.poll_fresh(&mut fresh)? {
+        let mut fresh = [WorkCompletion::default(); BATCH];
+        let count = self.poll_device(&mut fresh)?;
+        for completion in &fresh[..count] {
             let record = CompletionRecord::from(completion);
             if !take(&record) {
                 stash.push_back(record);
@@ -307,9 +298,10 @@ impl CompletionQueueHandle {
     /// Takes completions from the device; those that are not taken go into the stash, which is
     /// opened, and so locked, for them alone.
     fn poll_and_sort(&self, mut take: impl FnMut(&CompletionRecord) -> bool) -> Result<()> {
-        let mut fresh = fresh_room();
+        let mut fresh = [WorkCompletion::default(); BATCH];
         let mut stash = None;
-        for completion in self.poll_fresh(&mut fresh)? {
+        let count = self.poll_device(&mut fresh)?;
+        for completion in &fresh[..count] {
             let record = CompletionRecord::from(completion);
             if !take(&record) {
                 stash
@@ -397,14 +389,6 @@ impl CompletionQueueHandle {
 
 /// How many completions are looked at at once for those of one waiter.
 pub(super) const BATCH: usize = 16;
-
-/// Room for so many.
-pub(super) type FreshRoom = [MaybeUninit<WorkCompletion>; BATCH];
-
-#[inline]
-pub(super) fn fresh_room() -> FreshRoom {
-    [const { MaybeUninit::uninit() }; BATCH]
-}
 
 impl Drop for CompletionQueueHandle {
     fn drop(&mut self) {

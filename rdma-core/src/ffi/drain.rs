@@ -20,6 +20,9 @@ use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
 /// How long to wait for a marker before the next one: a poll that had begun before may have it.
 const PATIENCE: Duration = Duration::from_millis(10);
 
+/// How long to wait for the other markers when one has completed: they are of no use to whoever polls.
+const REST: Duration = Duration::from_millis(100);
+
 /// How many batches of completions are taken between two waits.
 const BATCHES: usize = 8;
 
@@ -29,6 +32,7 @@ struct Marked<'a> {
     queue: &'a CompletionQueueHandle,
     /// The id of the next marker.
     id: u64,
+    count: u64,
     posted: Option<Instant>,
     /// What others find of them when they poll.
     awaited: AwaitedMarkers<'a, CompletionRecord>,
@@ -40,15 +44,27 @@ impl<'a> Marked<'a> {
         Self {
             queue,
             id,
+            count: 0,
             posted: None,
             awaited: queue.stash().await_markers(id),
         }
     }
 
     /// Whether a marker has completed.
+    fn is_flushed(&self) -> bool {
+        self.awaited.seen() > 0
+    }
+
+    /// Whether all markers have completed, but for those that others may have taken.
     fn is_over(&self) -> Result<bool> {
+        let is_over = || {
+            let waited = self.posted.map(|posted| posted.elapsed());
+            let is_late = waited.is_some_and(|waited| waited > REST);
+            let seen = self.awaited.seen();
+            seen > 0 && (seen >= self.count || is_late)
+        };
         for _ in 0..BATCHES {
-            if self.awaited.have_completed() {
+            if is_over() {
                 return Ok(true);
             }
             match self.queue.poll_for(&mut [], |_| false) {
@@ -58,17 +74,18 @@ impl<'a> Marked<'a> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(self.awaited.have_completed())
+        Ok(is_over())
     }
 
     fn is_due(&self) -> bool {
-        self.posted.is_none_or(|posted| posted.elapsed() > PATIENCE)
+        !self.is_flushed() && self.posted.is_none_or(|posted| posted.elapsed() > PATIENCE)
     }
 
     fn post(&mut self, post: impl FnOnce(u64) -> i32) -> Result<bool, i32> {
         match post(self.id) {
             0 => {
                 self.id += 1;
+                self.count += 1;
                 self.posted = Some(Instant::now());
                 Ok(true)
             }
@@ -87,10 +104,7 @@ impl QueuePairHandle {
         own: &AddressVector,
         mut wait: impl FnMut() -> Result<()>,
     ) -> Result<()> {
-        if self.is_polled_here() {
-            let holder = "a poll of the queue pair's completions that has not ended";
-            return Err(Error::InUse { holder });
-        }
+        self.refuse_within_poll()?;
         let destination = match self.kind() {
             Transport::Datagram => {
                 let domain = self.domain().clone();
@@ -115,7 +129,13 @@ impl QueuePairHandle {
                 break Err(error);
             }
             if let Err(error) = wait() {
-                break Err(error);
+                let is_flushed =
+                    |side: &Option<Marked<'_>>| side.as_ref().is_none_or(Marked::is_flushed);
+                break if is_flushed(&sends) && is_flushed(&receives) {
+                    Ok(())
+                } else {
+                    Err(error)
+                };
             }
         };
         if let Some(handle) = destination {

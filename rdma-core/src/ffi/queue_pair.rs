@@ -199,7 +199,6 @@ impl QueuePairHandle {
         self.xrc_domain.as_ref()
     }
 
-    #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn domain(&self) -> &Arc<ProtectionDomainHandle> {
         &self.domain
     }
@@ -217,6 +216,15 @@ impl QueuePairHandle {
     /// must not reset the queue pair, or wait for completions of it.
     pub(crate) fn is_polled_here(&self) -> bool {
         self.completions.iter().any(|queue| queue.is_polled_here())
+    }
+
+    /// [`Error::InUse`] if so.
+    pub(crate) fn refuse_within_poll(&self) -> Result<()> {
+        if self.is_polled_here() {
+            let holder = "a poll of the queue pair's completions that has not ended";
+            return Err(Error::InUse { holder });
+        }
+        Ok(())
     }
 
     /// Sets the attributes of `mask`.

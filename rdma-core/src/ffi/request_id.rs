@@ -48,8 +48,9 @@ pub(super) struct Sequence {
     capacity: usize,
 }
 
-/// A bit that no id has.
-const MARK: u64 = 1 << 63;
+/// A bit that no id has, nor any that the program may give to the device beside those of this crate,
+/// which have all of the bits from 24 up to this one clear, or the highest set.
+const MARK: u64 = 1 << 62;
 
 /// More room than any sequence has.
 const CLOSED: i64 = 1 << 32;
@@ -279,6 +280,18 @@ mod tests {
         assert!(!sequence.is_open(), "it is full");
         sequence.advance_head();
         assert!(sequence.is_open());
+    }
+
+    #[test]
+    fn a_mark_makes_an_id_that_no_completion_has() {
+        let mut sequence = Sequence::new(9);
+        let id = sequence.oldest_id();
+        sequence.mark(true);
+        // Those beside this crate's: below 2^24, and from 2^63 on.
+        assert!(((1 << BLOCK_BITS)..1 << 63).contains(&sequence.oldest_id()));
+        assert_ne!(sequence.oldest_id(), id);
+        sequence.mark(false);
+        assert_eq!(sequence.oldest_id(), id);
     }
 
     #[test]

@@ -50,11 +50,8 @@ pub(crate) fn scope<'env, R>(
     requests: ScopeRequests,
     body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
 ) -> Result<R> {
-    if requests.queue_pair.is_polled_here() {
-        // It could not be reset: see `give_up`.
-        let holder = "a poll of the queue pair's completions that has not ended";
-        return Err(Error::InUse { holder });
-    }
+    // It could not be reset: see `give_up`.
+    requests.queue_pair.refuse_within_poll()?;
     let scope = Scope {
         requests,
         scope: PhantomData,

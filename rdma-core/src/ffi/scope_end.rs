@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::completion_queue::{CompletionQueueHandle, fresh_room};
+use super::completion_queue::CompletionQueueHandle;
 use super::scope::{ScopeRequests, abort};
 use super::scope_slots::{Ticket, Use};
 use crate::completion::{WorkCompletion, WorkOpcode, WorkStatus};
@@ -23,7 +23,9 @@ impl ScopeRequests {
         if !ticket.is_simply_in_flight() {
             return None;
         }
-        let (mut room, queue) = (fresh_room(), &*self.completions[way]);
+        // Of two it is told whether there is more than the one.
+        let mut room = [WorkCompletion::default(); 2];
+        let queue = &*self.completions[way];
         match queue.poll_plain(&mut room) {
             [completion]
                 if completion.id() == ticket.id()
@@ -115,10 +117,8 @@ impl ScopeRequests {
 
     /// Waits until all requests have ended.
     pub(super) fn wait_all(&self) -> Result<()> {
-        if self.in_flight.get() > 0 && self.queue_pair.is_polled_here() {
-            return Err(Error::InUse {
-                holder: "a poll of the queue pair's completions that has not ended",
-            });
+        if self.in_flight.get() > 0 {
+            self.queue_pair.refuse_within_poll()?;
         }
         self.wait_until(|| self.in_flight.get() == 0)
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{hint, thread};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -21,7 +21,8 @@ const SORTER: u64 = 1 << 3;
 const WAITER: u64 = 1 << 32;
 const SORTERS: u64 = WAITER - SORTER;
 
-/// What one poller took and another one is to have, in the order of taking.
+/// What one poller took and another one is to have, in the order of taking; of several who take at the
+/// same time, in the order in which they put it in.
 ///
 /// Whoever polls looks at one word, so that a queue whose stash is never used pays for nothing else.
 #[derive(Debug)]
@@ -39,7 +40,8 @@ pub(super) struct Stash<T> {
 #[derive(Debug)]
 struct Markers {
     block: u64,
-    seen: AtomicBool,
+    /// How many were polled away so.
+    seen: AtomicU64,
 }
 
 impl<T> Stash<T> {
@@ -74,7 +76,7 @@ impl<T> Stash<T> {
     pub(super) fn await_markers(&self, id: u64) -> AwaitedMarkers<'_, T> {
         let markers = Arc::new(Markers {
             block: block_of(id),
-            seen: AtomicBool::new(false),
+            seen: AtomicU64::new(0),
         });
         let mut awaited = self.awaited.lock();
         awaited.push(Arc::clone(&markers));
@@ -97,7 +99,7 @@ impl<T> Stash<T> {
         let awaited = self.awaited.lock();
         let markers = awaited.iter().find(|markers| markers.block == block_of(id));
         if let Some(markers) = markers {
-            markers.seen.store(true, Ordering::Relaxed);
+            markers.seen.fetch_add(1, Ordering::Relaxed);
         }
         markers.is_some()
     }
@@ -166,8 +168,8 @@ pub(super) struct AwaitedMarkers<'a, T> {
 }
 
 impl<T> AwaitedMarkers<'_, T> {
-    /// Whether one of them has completed.
-    pub(super) fn have_completed(&self) -> bool {
+    /// How many of them have completed.
+    pub(super) fn seen(&self) -> u64 {
         self.markers.seen.load(Ordering::Relaxed)
     }
 }
@@ -239,9 +241,9 @@ mod tests {
         let awaited = stash.await_markers(id);
         let others = stash.await_markers(other);
         assert!(stash.detour() && !stash.is_filled());
-        assert!(!stash.is_marker(next_block()) && !awaited.have_completed());
-        assert!(stash.is_marker(id + 3) && awaited.have_completed());
-        assert!(!others.have_completed());
+        assert!(!stash.is_marker(next_block()) && awaited.seen() == 0);
+        assert!(stash.is_marker(id + 3) && stash.is_marker(id + 4));
+        assert_eq!((awaited.seen(), others.seen()), (2, 0));
         drop(awaited);
         assert!(!stash.is_marker(id) && stash.detour());
         drop(others);
@@ -270,8 +272,9 @@ mod tests {
         assert!(stash.sort().is_none(), "there is something in it");
     }
 
-    /// One looks once, at the device and, if that is empty, where else there may be something; and
-    /// finds what is his, though others take it from the device meanwhile and have to put it back.
+    /// One looks once, where there may be something, at the device and, if that is empty, again where
+    /// there may be something; and finds what is his, though others take it from the device meanwhile
+    /// and have to put it back.
     #[test]
     fn nobody_misses_what_another_one_has_in_hand() {
         const ROUNDS: usize = if cfg!(miri) { 20 } else { 2000 };
@@ -304,10 +307,11 @@ mod tests {
             let looks = |round| {
                 device.lock().push_back(round);
                 start.wait();
-                let mut found = poll();
-                if found.is_none() && stash.detour() {
-                    found = stash.open_sorted().pop_front();
-                }
+                let look = || match stash.detour() {
+                    true => stash.open_sorted().pop_front(),
+                    false => None,
+                };
+                let found = look().or_else(poll).or_else(look);
                 start.wait();
                 found
             };

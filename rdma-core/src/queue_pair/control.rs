@@ -141,13 +141,14 @@ impl QueuePair {
     }
 
     /// [Fails](Self::fail) it and waits until everything that was posted has completed: every
-    /// completion, flushed or not, is in the completion queues then, for their next poll.
+    /// completion, flushed or not, is in the completion queues then, for their next poll, or in the
+    /// hands of a poll that has begun before.
     ///
     /// It posts a request without memory to each of its queues and waits for that. Other threads may
     /// poll the completion queues meanwhile, and are not shown its completions but for a poll that
     /// had begun before. The completion queues must have room for two more completions than were
-    /// reckoned with; those that the queue pair made for itself have. Receives of a shared queue are not waited for: the event
-    /// `IBV_EVENT_QP_LAST_WQE_REACHED` tells of those.
+    /// reckoned with; those that the queue pair made for itself have. Receives of a shared queue are
+    /// not waited for: the event `IBV_EVENT_QP_LAST_WQE_REACHED` tells of those.
     ///
     /// # Errors
     ///

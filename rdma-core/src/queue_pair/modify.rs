@@ -15,10 +15,9 @@ use crate::ffi::QueuePairHandle;
 /// [`Error::RefusedModification`], and [`Error::InUse`] for a change to RESET by a thread that is
 /// polling the queue pair's completions.
 pub(crate) fn modify(handle: &QueuePairHandle, wanted: &Modification) -> Result<()> {
-    if wanted.state() == Some(QueuePairState::Reset) && handle.is_polled_here() {
+    if wanted.state() == Some(QueuePairState::Reset) {
         // The driver removes the completions, and waits for this thread's lock to do so.
-        let holder = "a poll of the queue pair's completions that has not ended";
-        return Err(Error::InUse { holder });
+        handle.refuse_within_poll()?;
     }
     let mut attributes = wanted.to_raw()?;
     let Err(errno) = handle.apply(&mut attributes, wanted.mask()) else {

@@ -20,9 +20,9 @@
 //! - Ports and GIDs are chosen, with the reason logged, unless the program says which:
 //!   [`Context::address`].
 //! - Errors name the verb, the object, the `errno` and what to do.
-//! - No allocation, hash or lock of this crate for an operation, but for one lock: where a scope
-//!   polls what another part of the program waits for.
-//! - Everything is [`Send`], and `Sync` where the verbs are.
+//! - No allocation, hash or lock of this crate for an operation, but for completions that are polled
+//!   by one part of the program, a scope or a drain, and are another's.
+//! - Objects are [`Send`], and `Sync` where the verbs are.
 //!
 //! # Three ways to post
 //!

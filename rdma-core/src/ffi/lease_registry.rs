@@ -14,7 +14,8 @@ use super::lease_state::{Phase, State};
 ///
 /// It is a table with three levels, one for each byte of a window's number. A lease makes the parts
 /// that it needs, and they stay while the context is open: so a peer's message is told without a lock,
-/// and there is at most one slot for each of the 2^24 numbers, whatever is leased how often.
+/// and there is at most one slot for each of the 2^24 numbers, whatever is leased how often, beside
+/// those of leases whose number another one has.
 #[derive(Default)]
 pub(super) struct Leases {
     root: OnceLock<Box<Level<Middle>>>,

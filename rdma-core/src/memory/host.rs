@@ -51,7 +51,7 @@ impl fmt::Debug for HostMemory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pages {
-    /// The system's ordinary ones, or whatever a mapping of the program's has.
+    /// The system's ordinary ones, the device's own, or whatever a mapping of the program's has.
     Ordinary,
     /// Ordinary ones that the kernel may put together, which it was asked to do and promises nothing
     /// about (`MADV_HUGEPAGE`).
@@ -174,7 +174,8 @@ impl HostMemoryBuilder {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for 0 bytes, an alignment or huge page size that is no power of two,
-    /// or a huge page size of no huge page; what the system says, most often that there are no huge pages where they are required.
+    /// or a huge page size of no huge page; what the system says, most often that there are no huge
+    /// pages where they are required.
     pub fn build(self) -> Result<HostMemory> {
         for (what, size) in [
             ("alignment", self.align),
@@ -215,10 +216,7 @@ impl HostMemoryBuilder {
             Err(error @ Error::InvalidArgument { .. }) => Err(error),
             Err(reason) => match Allocation::transparent(len, self.align, page) {
                 Ok(memory) => Ok(made(memory, Pages::Transparent, Some(reason))),
-                Err(_) => {
-                    let memory = Allocation::zeroed(len, self.align)?;
-                    Ok(made(memory, Pages::Ordinary, Some(reason)))
-                }
+                Err(_) => Ok(made(self.ordinary()?, Pages::Ordinary, Some(reason))),
             },
         }
     }

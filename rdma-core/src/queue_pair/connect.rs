@@ -3,7 +3,8 @@
 use std::iter;
 use std::time::Duration;
 
-use super::retries::{self, Limit, Retries};
+use super::Limit;
+use super::retries::{self, Retries};
 use super::{Endpoint, Modification, QueuePairState, Transport};
 use crate::address::AddressVector;
 use crate::device::{LocalAddress, Mtu};

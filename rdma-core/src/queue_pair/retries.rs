@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use super::Limit;
 
 /// What is said of sending again however queue pairs are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,21 +33,6 @@ impl Retries {
             Limit("number of receiver-not-ready retries", not_ready, 7),
             Limit("receiver-not-ready timer", self.not_ready_timer.into(), 31),
         ]
-    }
-}
-
-/// What a number is, the number, and the largest that is allowed.
-pub(crate) struct Limit(pub(crate) &'static str, pub(crate) u32, pub(crate) u32);
-
-impl Limit {
-    /// The first that is not kept, as an error.
-    pub(crate) fn check(limits: impl IntoIterator<Item = Self>) -> Result<()> {
-        for Self(what, value, limit) in limits {
-            if value > limit {
-                return Err(Error::invalid(what, format!("{value} is above {limit}")));
-            }
-        }
-        Ok(())
     }
 }
 

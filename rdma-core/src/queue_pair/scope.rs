@@ -44,11 +44,12 @@ impl QueuePair {
     /// soon. So a peer that never answers cannot hang it. All this is done as well when `body`
     /// panics; the panic goes on after it.
     ///
-    /// Completions of other requests that come meanwhile are kept for those who poll for them. Those
-    /// of the scope's requests must not be polled by others: the scope would wait for them until its
-    /// time is over.
+    /// Completions of other requests that come meanwhile are kept for those who poll for them, in
+    /// their order; where several threads poll a queue at the same time, in scopes or otherwise, what
+    /// each of them finds is in order, and not what one finds and another one. Those of the scope's
+    /// requests must not be polled by others: the scope would wait for them until its time is over.
     ///
-    /// A scope allocates once, when it begins.
+    /// A scope allocates when it begins, and not again.
     ///
     /// # Errors
     ///

@@ -10,6 +10,7 @@
 //! | `SOFTROCE_PORT` | 1 to 65535 | UDP port, 4791 by default; peers must use the same |
 //! | `SOFTROCE_MTU` | 256, 512, 1024, 2048, 4096 | the port's MTU; by default the largest that the network interface carries |
 //! | `SOFTROCE_RCVBUF` | bytes | size asked for the sockets' receive buffers, 8 MiB by default; the kernel's limit `net.core.rmem_max` holds |
+//! | `SOFTROCE_PATH` | `direct`, `shared`, `udp` | the only way to a peer beside packets: within the process, between processes of the host, or none; by default the shortest that there is |
 //! | `SOFTROCE_LOSS` | 0 to 1, or percent as `2%` | part of the packets sent that are lost |
 //! | `SOFTROCE_DUPLICATE` | the same | part that is sent twice |
 //! | `SOFTROCE_REORDER` | the same | part that is overtaken by packets behind it |
@@ -30,6 +31,7 @@ use std::time::Duration;
 use ibverbs_sys::ibv_event_type;
 
 use crate::fault::{Failure, NetworkFaults};
+use crate::path::Way;
 use crate::proto::Mtu;
 
 mod parse;
@@ -61,6 +63,8 @@ pub struct Config {
     pub mtu: Option<Mtu>,
     /// Bytes to ask for a socket's receive buffer.
     pub receive_buffer: usize,
+    /// The only way to a peer beside packets; none: the shortest that there is.
+    pub path: Option<Way>,
     /// What happens to packets that are sent.
     pub network: NetworkFaults,
     /// Verbs that fail.
@@ -79,6 +83,7 @@ impl Default for Config {
             port: crate::wire::ip::PORT,
             mtu: None,
             receive_buffer: 8 << 20,
+            path: None,
             network: NetworkFaults::default(),
             failures: Vec::new(),
             schedule: Vec::new(),
@@ -135,6 +140,7 @@ impl Config {
             receive_buffer: environment
                 .read("SOFTROCE_RCVBUF", bytes)?
                 .unwrap_or(default.receive_buffer),
+            path: environment.read("SOFTROCE_PATH", parse::way)?,
             network: NetworkFaults {
                 loss: environment.read("SOFTROCE_LOSS", part)?.unwrap_or_default(),
                 duplicate: environment

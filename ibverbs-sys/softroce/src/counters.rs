@@ -82,6 +82,7 @@ const NAMES: [(Counter, &str); Counter::COUNT] = [
     ),
     (Counter::Retransmitted, "retransmitted_packets"),
     (Counter::Unaddressed, "unaddressed_packets"),
+    (Counter::DirectMessages, "direct_messages"),
 ];
 
 #[cfg(test)]

@@ -132,6 +132,11 @@ impl Faults {
         Some(self.accidents.lock().fate(len))
     }
 
+    /// Whether packets arrive as they were sent: what goes without packets may do so.
+    pub(crate) fn spare_packets(&self) -> bool {
+        !self.careless.load(Ordering::Relaxed) && self.link_is_up()
+    }
+
     /// Takes the link down or up: while it is down nothing is sent and nothing comes. A change
     /// raises `IBV_EVENT_PORT_ERR` or `IBV_EVENT_PORT_ACTIVE`.
     pub fn set_link(&self, up: bool) {

@@ -35,6 +35,7 @@
 //! | [`queue_pair`], [`xrc`], [`multicast`] | queue pairs, and what groups of them share |
 //! | [`limits`] | how much of everything there is |
 //! | `nic` | the process's one NIC, which all of this is on |
+//! | [`path`] | the ways to a peer: within the process without packets, else by the network |
 //! | `net`, `engine` | its sockets, GIDs and packets with their ICRC; the thread that is there when nobody polls |
 //! | [`config`], [`fault`], [`mod@counters`] | what the environment says; accidents at will; what is counted |
 //! | [`proto`] | the transport, free of input and output: RC, UC, UD and XRC queue pairs as state machines |
@@ -54,6 +55,7 @@ pub mod memory;
 pub mod multicast;
 mod net;
 mod nic;
+pub mod path;
 pub mod proto;
 pub mod queue_pair;
 pub mod receive;

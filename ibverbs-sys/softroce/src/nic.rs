@@ -19,8 +19,9 @@ use crate::counters::Counters;
 use crate::engine::{self, Alarm, Engine, Look, Sleeper, Timers};
 use crate::fault::Faults;
 use crate::net::{self, Endpoints, Inbox, Network};
-use crate::proto::{Arrival, Counter, Mtu, Path, Time};
-use crate::queue_pair::{self, QueuePair};
+use crate::path::Way;
+use crate::proto::{Arrival, Counter, Mtu, Path, Step, Time};
+use crate::queue_pair::{self, Neighbour, QueuePair, Sender};
 use crate::wire::Packet;
 use crate::{memory, multicast, receive};
 
@@ -42,6 +43,8 @@ pub(crate) struct Nic {
     pub(crate) counters: Arc<Counters>,
     /// Accidents.
     pub(crate) faults: Arc<Faults>,
+    /// Messages may go without packets.
+    direct: bool,
     timers: Arc<Timers>,
     deadlines_alarm: Arc<Alarm>,
     /// What is still to come of the configuration's schedule, the next at the end.
@@ -62,6 +65,9 @@ struct Receiver {
     touched: Vec<Arc<QueuePair>>,
 }
 
+/// The process's one.
+static NIC: Mutex<Option<Arc<Nic>>> = Mutex::new(None);
+
 /// Keys of timers that are not a queue pair's; those are below 2^24, and so is the network's one.
 const DEADLINES: u32 = net::DELAY + 1;
 const SCHEDULE: u32 = net::DELAY + 2;
@@ -72,7 +78,6 @@ const TIMERS: usize = 32;
 impl Nic {
     /// The process's NIC, which is made at the first call that succeeds. It lives as long as the process.
     pub(crate) fn open() -> io::Result<Arc<Self>> {
-        static NIC: Mutex<Option<Arc<Nic>>> = Mutex::new(None);
         fork::watch();
         let mut nic = NIC.lock();
         if let Some(nic) = &*nic {
@@ -84,6 +89,11 @@ impl Nic {
         let faults = Arc::clone(Faults::of_process());
         let opened = Self::with(config, counters, faults)?;
         Ok(Arc::clone(nic.insert(opened)))
+    }
+
+    /// The process's NIC if it was opened.
+    pub(crate) fn opened() -> Option<Arc<Self>> {
+        NIC.lock().clone()
     }
 
     /// A NIC of its own.
@@ -114,6 +124,7 @@ impl Nic {
             deadlines,
             counters,
             faults,
+            direct: Way::Direct.is_allowed(config.path) && !network.is_captured(),
             timers: Arc::clone(&timers),
             deadlines_alarm,
             schedule: Mutex::new(schedule),
@@ -162,8 +173,20 @@ impl Nic {
         }
     }
 
-    /// Sends what a queue pair has to send, after something was posted to it or changed in it, and
-    /// sees to its timers.
+    /// Sends what was posted to a queue pair: directly if that can be, else by packets.
+    pub(crate) fn send(&self, sender: Sender<'_>) {
+        let now = self.now();
+        let queue_pair = sender.queue_pair();
+        let (step, timeout) = sender.carry(now);
+        if step == Step::Packets {
+            self.transmit_at(queue_pair, now);
+        } else if let Some(timeout) = timeout {
+            self.timers
+                .note(queue_pair.number(), queue_pair.alarm(), timeout);
+        }
+    }
+
+    /// Sends what a queue pair has to send, after something was changed in it, and sees to its timers.
     pub(crate) fn transmit(&self, queue_pair: &QueuePair) {
         self.transmit_at(queue_pair, self.now());
     }
@@ -395,6 +418,24 @@ impl queue_pair::Device for Nic {
 
     fn count(&self, counter: Counter, by: u64) {
         self.counters.count(counter, by);
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct && self.faults.spare_packets()
+    }
+
+    fn neighbour(&self, path: &Path, number: u32) -> Option<Neighbour> {
+        Some(Neighbour {
+            local: self.network.neighbour(path, number)?,
+            source: self.gid(path.source)?,
+            queue_pair: self.queue_pairs.find(number)?,
+        })
+    }
+
+    fn global_route(&self, path: &Path, number: u32, length: usize) -> [u8; 40] {
+        let route = self.network.global_route(path, number, length);
+        // A neighbour has one.
+        route.unwrap_or([0; 40])
     }
 }
 

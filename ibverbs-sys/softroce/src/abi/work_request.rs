@@ -50,8 +50,7 @@ pub(super) unsafe extern "C" fn post_send(
             }
             next = request.next;
         }
-        drop(sender);
-        object.nic().transmit(queue_pair);
+        object.nic().send(sender);
         answer
     })
 }
@@ -676,15 +675,12 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         let object = unsafe { object(qp.cast()) };
         let queue_pair = object.queue_pair();
         let posted = object.batch().complete(queue_pair.rules(), |requests| {
-            queue_pair.sender().post_all(requests)
+            let mut sender = queue_pair.sender();
+            sender.post_all(requests)?;
+            object.nic().send(sender);
+            Ok(())
         });
-        match posted {
-            Ok(()) => {
-                object.nic().transmit(queue_pair);
-                0
-            }
-            Err(error) => error.errno(),
-        }
+        posted.map_or_else(PostError::errno, |()| 0)
     })
 }
 

@@ -7,6 +7,7 @@ use ibverbs_sys::ibv_event_type;
 
 use super::Scheduled;
 use crate::fault::{Errno, Failure, Verb};
+use crate::path::Way;
 use crate::proto::Mtu;
 
 pub(super) fn device(value: &str) -> Result<String, String> {
@@ -60,6 +61,15 @@ pub(super) fn bytes(value: &str) -> Result<usize, String> {
     match value.parse() {
         Ok(bytes) if bytes <= largest => Ok(bytes),
         _ => Err(format!("a number of bytes up to {largest} is expected")),
+    }
+}
+
+pub(super) fn way(value: &str) -> Result<Way, String> {
+    match value {
+        "direct" => Ok(Way::Direct),
+        "shared" => Ok(Way::Shared),
+        "udp" => Ok(Way::Udp),
+        _ => Err("direct, shared or udp is expected".to_owned()),
     }
 }
 
@@ -200,6 +210,7 @@ mod tests {
             ("SOFTROCE_PORT", "5000"),
             ("SOFTROCE_MTU", "1024"),
             ("SOFTROCE_RCVBUF", "212992"),
+            ("SOFTROCE_PATH", "udp"),
             ("SOFTROCE_LOSS", "2%"),
             ("SOFTROCE_DUPLICATE", "0.25"),
             ("SOFTROCE_REORDER", "1"),
@@ -216,6 +227,7 @@ mod tests {
         assert_eq!(config.addresses.len(), 2);
         assert_eq!((config.port, config.mtu), (5000, Some(Mtu::Mtu1024)));
         assert_eq!(config.receive_buffer, 212_992);
+        assert_eq!(config.path, Some(Way::Udp));
         assert_eq!(
             (config.network.loss, config.network.duplicate),
             (0.02, 0.25)

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::context::{Refusal, Shared, Usage};
+use crate::proto::Misplaced;
 
 use super::{Block, Place, is_mapped, kernel};
 
@@ -185,6 +186,41 @@ impl Span {
                 return kernel::write(address, data).ok_or(Inaccessible);
             }
             Kind::Null => {}
+        }
+        Ok(())
+    }
+
+    /// Copies `length` bytes from `offset` on to those of another span, from `to_offset` on.
+    pub(super) fn copy_to(
+        &self,
+        offset: u64,
+        to: &Self,
+        to_offset: u64,
+        length: usize,
+    ) -> Result<(), Misplaced> {
+        let from = self.locate(offset, length).map_err(|_| Misplaced::Here)?;
+        let place = to.locate(to_offset, length).map_err(|_| Misplaced::There)?;
+        match (&self.kind, &to.kind) {
+            // SAFETY: inside the spans, whose makers keep the bytes mapped, and the second's writable.
+            (
+                Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. },
+                Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. },
+            ) => unsafe {
+                copy(from, place, length);
+            },
+            _ => {
+                let mut done = 0;
+                let mut room = [0; 1024];
+                while done < length {
+                    let part = room.len().min(length - done);
+                    let bytes = &mut room[..part];
+                    self.read(offset + done as u64, bytes)
+                        .map_err(|_| Misplaced::Here)?;
+                    to.write(to_offset + done as u64, bytes)
+                        .map_err(|_| Misplaced::There)?;
+                    done += part;
+                }
+            }
         }
         Ok(())
     }
@@ -381,6 +417,90 @@ unsafe fn write(address: usize, data: &[u8]) {
     }
 }
 
+/// Copies `length` bytes from one place to another: ascending, the last piece when all others can be seen. A piece
+/// that is aligned at both places is one access at each.
+///
+/// # Safety
+/// The bytes at both places are mapped, and those at `to` may be written.
+unsafe fn copy(from: usize, to: usize, length: usize) {
+    let mut done = 0;
+    while done < length {
+        let (source, place, rest) = (from + done, to + done, length - done);
+        let size = piece(place, rest);
+        if size == 8 && rest > 8 {
+            // All words but one that would be the last piece.
+            let words = (rest - 1) & !7;
+            // SAFETY: inside the caller's bytes, and `place` is aligned.
+            unsafe { move_words(place, source, words) };
+            done += words;
+            continue;
+        }
+        let order = if rest == size {
+            Ordering::Release
+        } else {
+            Ordering::Relaxed
+        };
+        // SAFETY: each piece is inside the caller's bytes and aligned where it is written, as `piece` says.
+        unsafe {
+            match size {
+                8 => {
+                    let value = u64::from_ne_bytes(load(source));
+                    atomic::<AtomicU64>(place).store(value, order);
+                }
+                4 => {
+                    let value = u32::from_ne_bytes(load(source));
+                    atomic::<AtomicU32>(place).store(value, order);
+                }
+                2 => {
+                    let value = u16::from_ne_bytes(load(source));
+                    atomic::<AtomicU16>(place).store(value, order);
+                }
+                _ => {
+                    let [value] = load(source);
+                    atomic::<AtomicU8>(place).store(value, order);
+                }
+            }
+        }
+        done += size;
+    }
+}
+
+/// The `N` bytes at `address`, by one access if they are a word and aligned.
+///
+/// # Safety
+/// The bytes are mapped.
+unsafe fn load<const N: usize>(address: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    // SAFETY: the caller's promise.
+    unsafe {
+        if N == 8 && address.is_multiple_of(8) {
+            let value = atomic::<AtomicU64>(address).load(Ordering::Relaxed);
+            bytes.copy_from_slice(&value.to_ne_bytes());
+        } else {
+            read(address, &mut bytes);
+        }
+    }
+    bytes
+}
+
+/// Copies whole words to the bytes from `to` on.
+///
+/// # Safety
+/// The bytes at both places are mapped, those at `to` may be written, and `to` is aligned to words. The length is a
+/// multiple of theirs.
+unsafe fn move_words(to: usize, from: usize, length: usize) {
+    // SAFETY: the caller's promise, and alignment that was looked at.
+    unsafe {
+        if length >= MANY || !from.is_multiple_of(8) {
+            return copy_words(to, from, length);
+        }
+        for offset in (0..length).step_by(8) {
+            let value = atomic::<AtomicU64>(from + offset).load(Ordering::Relaxed);
+            atomic::<AtomicU64>(to + offset).store(value, Ordering::Relaxed);
+        }
+    }
+}
+
 /// From so many bytes on the processor's own copy is faster than a loop of words.
 const MANY: usize = 512;
 
@@ -500,6 +620,42 @@ mod tests {
                 assert_eq!(back, data);
             }
         }
+    }
+
+    #[test]
+    fn every_length_is_copied_between_all_alignments() {
+        const SIZE: usize = 1280;
+        let many = [MANY - 1, MANY, MANY + 9, 1033];
+        for (from, to) in (0..9_usize).flat_map(|from| (0..9_usize).map(move |to| (from, to))) {
+            for length in (0..33).chain(many) {
+                let ((_one, source), (_other, target)) = (memory(SIZE as u64), memory(SIZE as u64));
+                let data: Vec<u8> = (0..SIZE).map(|place| (place % 199) as u8).collect();
+                source.write(0, &data).unwrap();
+                target.write(0, &[0xee; SIZE]).unwrap();
+                source
+                    .copy_to(from as u64, &target, to as u64, length)
+                    .unwrap();
+                let mut all = [0; SIZE];
+                target.read(0, &mut all).unwrap();
+                assert_eq!(all[to..to + length], data[from..from + length]);
+                let mut beside = all[..to].iter().chain(&all[to + length..]);
+                assert!(beside.all(|byte| *byte == 0xee));
+            }
+        }
+    }
+
+    #[test]
+    fn copies_stay_inside_and_say_which_side_was_wrong() {
+        let ((_one, small), (_other, large)) = (memory(64), memory(128));
+        assert_eq!(small.copy_to(1, &large, 0, 64), Err(Misplaced::Here));
+        assert_eq!(large.copy_to(0, &small, 1, 64), Err(Misplaced::There));
+        assert_eq!(large.copy_to(128, &small, 64, 0), Ok(()));
+        large.write(0, &[7; 128]).unwrap();
+        assert_eq!(Span::null().copy_to(0, &large, 3, 100), Ok(()));
+        assert_eq!(large.copy_to(0, &Span::null(), 1 << 40, 128), Ok(()));
+        let mut bytes = [0; 128];
+        large.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes.iter().filter(|byte| **byte == 7).count(), 28);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 
 mod access;
 mod arena;
+mod carry;
 mod copy;
 mod extents;
 mod kernel;

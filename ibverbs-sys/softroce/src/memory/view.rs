@@ -1,9 +1,10 @@
 #![forbid(unsafe_code)]
 
 use crate::context::DomainId;
-use crate::proto::{AccessFlags, LocalFault, Memory, RemoteFault, Segment, WindowBinding};
+use crate::proto::{AccessFlags, LocalFault, Memory, Remote, RemoteFault, Segment, WindowBinding};
 
 use super::Registry;
+use super::registry::{Entries, Found};
 
 /// Memory as a queue pair sees it: that of its protection domain, and type 2 windows bound through it.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,36 @@ impl<'a> View<'a> {
             domain,
             queue_pair,
         }
+    }
+
+    pub(super) fn registry(&self) -> &'a Registry {
+        self.registry
+    }
+
+    /// Memory that this side names.
+    pub(super) fn local<'e>(
+        &self,
+        entries: &'e Entries,
+        key: u32,
+        address: u64,
+        length: u64,
+        write: bool,
+    ) -> Option<Found<'e>> {
+        let found = entries.local(self.domain, key, address, length, write);
+        found.ok()
+    }
+
+    /// Memory that a peer names.
+    pub(super) fn remote<'e>(
+        &self,
+        entries: &'e Entries,
+        remote: Remote,
+        length: u64,
+        access: AccessFlags,
+    ) -> Option<Found<'e>> {
+        let Remote { address, key } = remote;
+        let found = entries.remote(self.domain, self.queue_pair, key, address, length, access);
+        found.ok()
     }
 
     fn atomic(
@@ -174,7 +205,7 @@ impl Memory for View<'_> {
 
 /// The parts of a list that hold the `length` bytes from `offset` on: which segment, how far into
 /// it, and how many bytes. Segments of no bytes are passed over: nobody looks at their keys.
-fn pieces(
+pub(super) fn pieces(
     list: &[Segment],
     offset: u32,
     length: usize,

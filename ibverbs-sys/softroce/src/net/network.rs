@@ -231,6 +231,33 @@ impl Network {
         self.way(path, 0).is_some()
     }
 
+    /// Where packets to a queue pair of this NIC arrive: index of the GID. None: they go elsewhere.
+    pub(crate) fn neighbour(&self, path: &Path, queue_pair: u32) -> Option<u8> {
+        let local = (self.addresses.iter()).position(|own| *own == path.destination)?;
+        self.way(path, queue_pair)?;
+        Some(local as u8)
+    }
+
+    /// The GRH of a packet to a queue pair of this NIC, from BTH to pad so long, as [`receive`](Self::receive) makes it.
+    pub(crate) fn global_route(
+        &self,
+        path: &Path,
+        queue_pair: u32,
+        length: usize,
+    ) -> Option<[u8; 40]> {
+        let way = self.way(path, queue_pair)?;
+        let mut route = way.route;
+        if !way.tunnelled {
+            route.flow_label = 0;
+        }
+        Some(route.headers(length).global_route())
+    }
+
+    /// Whether packets are written to a file.
+    pub(crate) fn is_captured(&self) -> bool {
+        self.capture.is_some()
+    }
+
     /// Which way a packet to a queue pair goes.
     pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::Way> {
         let gid = self.gids.get(usize::from(path.source))?;

@@ -3,6 +3,15 @@ use super::responder::failed_receive;
 use super::{Arrival, Completion, CompletionStatus, Counter, Host, Work};
 use crate::wire::Packet;
 
+/// What a datagram says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Label {
+    pub(super) queue_key: u32,
+    pub(super) source: u32,
+    pub(super) immediate: Option<[u8; 4]>,
+    pub(super) solicited: bool,
+}
+
 /// Takes a datagram. A wrong queue key, too many bytes or no receive: it is dropped (IBTA 9.8.3.2). An error is
 /// that of the receive, whose completion was told.
 pub(super) fn receive(
@@ -11,13 +20,28 @@ pub(super) fn receive(
     packet: &Packet<'_>,
     host: &mut impl Host,
 ) -> Result<(), CompletionStatus> {
-    let length = packet.payload.len() as u32;
-    let deth = packet
-        .header
-        .deth
-        .filter(|deth| deth.queue_key == endpoint.attributes.queue_key)
+    let label = packet.header.deth.map(|deth| Label {
+        queue_key: deth.queue_key,
+        source: deth.source,
+        immediate: packet.header.immediate,
+        solicited: packet.header.bth.solicited,
+    });
+    deliver(endpoint, &arrival.route, label, packet.payload, host)
+}
+
+/// The same of a datagram that came in whatever way.
+pub(super) fn deliver(
+    endpoint: &Endpoint,
+    route: &[u8; 40],
+    label: Option<Label>,
+    payload: &[u8],
+    host: &mut impl Host,
+) -> Result<(), CompletionStatus> {
+    let length = payload.len() as u32;
+    let label = label
+        .filter(|label| label.queue_key == endpoint.attributes.queue_key)
         .filter(|_| length <= endpoint.mtu());
-    let Some(deth) = deth else {
+    let Some(label) = label else {
         host.count(Counter::ReceiveDropped, 1);
         return Ok(());
     };
@@ -26,15 +50,15 @@ pub(super) fn receive(
         return Ok(());
     };
     // The message begins behind the room for a GRH, which is filled because one came, if that of IPv4.
-    let route = arrival.route.len() as u32;
-    let total = route + length;
+    let before = route.len() as u32;
+    let total = before + length;
     let scattered = if u64::from(total) > receive.length {
         Err(CompletionStatus::LocalLength)
     } else {
-        host.scatter(&receive.segments, 0, &arrival.route)
+        host.scatter(&receive.segments, 0, route)
             .and_then(|()| match length {
                 0 => Ok(()),
-                _ => host.scatter(&receive.segments, route, packet.payload),
+                _ => host.scatter(&receive.segments, before, payload),
             })
             .map_err(|_| CompletionStatus::LocalProtection)
     };
@@ -43,10 +67,10 @@ pub(super) fn receive(
     if scattered.is_ok() {
         completion = Completion {
             length: total,
-            immediate: packet.header.immediate,
-            source: deth.source,
+            immediate: label.immediate,
+            source: label.source,
             route: true,
-            solicited: packet.header.bth.solicited,
+            solicited: label.solicited,
             ..completion
         };
     }

@@ -67,15 +67,20 @@ impl Endpoint {
             && half
     }
 
-    /// Whether a packet is of this queue pair's partition: the keys are the same, and one of the two is that
-    /// of a full member (IBTA 10.9.3).
+    /// Whether a packet is of this queue pair's partition.
     pub(super) fn is_of_partition(&self, packet: &Packet<'_>) -> bool {
-        let (own, other) = (
+        is_of_partition(
             self.attributes.partition_key,
             packet.header.bth.partition_key,
-        );
-        let (key, full) = (0x7fff, 0x8000);
-        own & key == other & key && own & key != 0 && (own | other) & full != 0
+        )
+    }
+
+    /// Whether packets of another queue pair's are.
+    pub(super) fn shares_partition(&self, other: &Self) -> bool {
+        is_of_partition(
+            self.attributes.partition_key,
+            other.attributes.partition_key,
+        )
     }
 
     /// The largest payload.
@@ -87,6 +92,12 @@ impl Endpoint {
     pub(super) fn packets(&self, length: u32) -> u32 {
         length.div_ceil(self.mtu()).max(1)
     }
+}
+
+/// The keys are the same, and one of the two is that of a full member (IBTA 10.9.3).
+fn is_of_partition(own: u16, other: u16) -> bool {
+    let (key, full) = (0x7fff, 0x8000);
+    own & key == other & key && own & key != 0 && (own | other) & full != 0
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-use super::{AccessFlags, Completion, ReceiveRequest, Segment, WindowBinding};
+use super::direct::{Misplaced, Place};
+use super::{AccessFlags, Completion, Payload, ReceiveRequest, Remote, Segment, WindowBinding};
 
 /// Why local memory could not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,66 @@ pub trait Memory {
 
     /// Makes a key invalid at the wish of the peer.
     fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault>;
+
+    /// Whether the `length` bytes from `offset` on of a message can be gathered from `list`.
+    fn check_local(&self, list: &[Segment], offset: u32, length: u32) -> Result<(), LocalFault> {
+        let mut bytes = vec![0; length as usize];
+        self.gather(list, offset, &mut bytes)
+    }
+
+    /// Copies the `length` bytes from `offset` on of a message of this side to memory of `peer`'s, in ascending order
+    /// of addresses. All keys are checked before the first byte goes, those of this side first.
+    fn carry(
+        &self,
+        message: &Payload,
+        offset: u32,
+        length: u32,
+        peer: &Self,
+        to: Place<'_>,
+    ) -> Result<(), Misplaced>
+    where
+        Self: Sized,
+    {
+        let mut bytes = vec![0; length as usize];
+        match message {
+            Payload::Inline(inline) => {
+                let end = offset as usize + length as usize;
+                let part = inline.get(offset as usize..end).ok_or(Misplaced::Here)?;
+                bytes.copy_from_slice(part);
+            }
+            Payload::Gathered(list) => self
+                .gather(list, offset, &mut bytes)
+                .map_err(|_| Misplaced::Here)?,
+        }
+        match to {
+            Place::Remote(Remote { address, key }) => peer
+                .write_remote(key, address, &bytes)
+                .map_err(|_| Misplaced::There),
+            Place::Local(list, offset) => peer
+                .scatter(list, offset, &bytes)
+                .map_err(|_| Misplaced::There),
+        }
+    }
+
+    /// Copies `length` bytes that `peer` lets be read to the places from `offset` on of a message that is scattered
+    /// over `list` here. All keys are checked before the first byte comes, those of the peer's side first.
+    fn fetch(
+        &self,
+        list: &[Segment],
+        offset: u32,
+        length: u32,
+        peer: &Self,
+        from: Remote,
+    ) -> Result<(), Misplaced>
+    where
+        Self: Sized,
+    {
+        let mut bytes = vec![0; length as usize];
+        peer.read_remote(from.key, from.address, &mut bytes)
+            .map_err(|_| Misplaced::There)?;
+        self.scatter(list, offset, &bytes)
+            .map_err(|_| Misplaced::Here)
+    }
 }
 
 /// What a queue pair tells beside completions: affiliated asynchronous events (IBTA 11.6.3).
@@ -108,11 +169,12 @@ pub enum Counter {
     RemoteAccessErrors,
     RemoteInvalidRequests,
     SendDiscarded,
+    DirectMessages,
 }
 
 impl Counter {
     /// How many there are.
-    pub const COUNT: usize = Self::SendDiscarded as usize + 1;
+    pub const COUNT: usize = Self::DirectMessages as usize + 1;
 }
 
 /// Everything that a queue pair needs of the world.

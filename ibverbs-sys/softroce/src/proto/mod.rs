@@ -10,10 +10,15 @@
 //! packets ──>│  receive  │ ──> Host: memory, receive requests, completions, events
 //!    time ──>└───────────┘ ──> next_timeout
 //! ```
+//!
+//! Where a queue pair's peer is at hand there is a shorter way than packets: [`QueuePair::poll_direct`] hands a
+//! part of a message, or all of it, to a [`Peer`], and has the answer when that returns. Both ways keep the same
+//! sequence numbers, so they can follow each other within a message.
 #![forbid(unsafe_code)]
 
 mod attributes;
 mod datagram;
+mod direct;
 mod endpoint;
 mod host;
 mod path;
@@ -29,6 +34,7 @@ mod time;
 mod timer;
 
 pub use attributes::{AccessFlags, Attributes, Mtu, Service, State};
+pub use direct::{Answer, Misplaced, Part, Peer, Place, Step};
 pub use host::{Counter, Event, Host, LocalFault, Memory, RemoteFault};
 pub use path::{Arrival, Path};
 pub use queue_pair::QueuePair;

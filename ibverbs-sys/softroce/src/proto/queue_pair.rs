@@ -15,9 +15,9 @@ use crate::wire::{Packet, Transport};
 /// which addresses packets come from.
 #[derive(Debug)]
 pub struct QueuePair {
-    endpoint: Endpoint,
-    requester: Requester,
-    responder: Responder,
+    pub(super) endpoint: Endpoint,
+    pub(super) requester: Requester,
+    pub(super) responder: Responder,
     receipts: Receipts,
     /// The peer was heard.
     established: bool,
@@ -277,7 +277,7 @@ impl QueuePair {
     }
 
     /// Acts on what the requester came to.
-    fn conclude(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
+    pub(super) fn conclude(&mut self, done: Result<(), Failed>, host: &mut impl Host) {
         match done {
             Ok(()) => self.tell_drained(host),
             Err(Failed(status)) => {
@@ -304,7 +304,7 @@ impl QueuePair {
     }
 
     /// Goes to the error state.
-    fn fall(&mut self, host: &mut impl Host) {
+    pub(super) fn fall(&mut self, host: &mut impl Host) {
         let before = self.endpoint.state;
         self.endpoint.state = State::Error;
         self.requester.flush(&self.endpoint, host);
@@ -326,7 +326,7 @@ impl QueuePair {
         }
     }
 
-    fn tell_established(&mut self, host: &mut impl Host) {
+    pub(super) fn tell_established(&mut self, host: &mut impl Host) {
         let connected = self.endpoint.service != Service::UnreliableDatagram;
         if connected && self.endpoint.state == State::ReadyToReceive && !self.established {
             self.established = true;

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::net::Ipv6Addr;
+use std::sync::Arc;
 
+use super::QueuePair;
 use crate::memory;
 use crate::proto::{Counter, Mtu, Path, Time};
 use crate::receive;
@@ -30,6 +32,33 @@ pub trait Device: fmt::Debug + Send + Sync {
 
     /// Adds to a counter.
     fn count(&self, counter: Counter, by: u64);
+
+    /// Whether messages to queue pairs of this NIC go there without packets now.
+    fn is_direct(&self) -> bool {
+        false
+    }
+
+    /// The queue pair of this NIC that packets to `number` would come to by this way.
+    fn neighbour(&self, _path: &Path, _number: u32) -> Option<Neighbour> {
+        None
+    }
+
+    /// The GRH of a packet that goes this way to `number`, with so many bytes behind the UDP header, as its receiver
+    /// finds it.
+    fn global_route(&self, _path: &Path, _number: u32, _length: usize) -> [u8; 40] {
+        [0; 40]
+    }
+}
+
+/// A queue pair of the same NIC, at the end of a way.
+#[derive(Debug)]
+pub struct Neighbour {
+    /// It.
+    pub queue_pair: Arc<QueuePair>,
+    /// Index of the GID that packets arrive at.
+    pub local: u8,
+    /// The GID that they come from.
+    pub source: Ipv6Addr,
 }
 
 /// Where a queue pair's packets go.

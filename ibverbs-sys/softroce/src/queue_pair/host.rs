@@ -9,8 +9,8 @@ use crate::completion::{CompletionQueue, Entry};
 use crate::context::{DomainId, Held, ProtectionDomain};
 use crate::memory::View;
 use crate::proto::{
-    AccessFlags, Completion, Counter, Event, Host, LocalFault, Memory, ReceiveRequest, RemoteFault,
-    Segment, WindowBinding,
+    AccessFlags, Completion, Counter, Event, Host, LocalFault, Memory, Misplaced, Payload, Place,
+    ReceiveRequest, Remote, RemoteFault, Segment, Time, WindowBinding,
 };
 use crate::receive::{ReceiveQueue, SharedReceiveQueue};
 use crate::xrc::XrcDomain;
@@ -57,6 +57,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) notes: &'a mut Notes,
     /// Packets go, in answer to what came before.
     pub(super) answering: bool,
+    /// The present, if it was looked at already.
+    pub(super) now: Option<Time>,
 }
 
 impl Surroundings<'_> {
@@ -104,6 +106,10 @@ impl Surroundings<'_> {
         result
     }
 
+    fn now(&self) -> Time {
+        self.now.unwrap_or_else(|| self.device.now())
+    }
+
     /// The queue with this number, if it is of the queue pair's XRC domain.
     fn xrc_queue(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         let domain = self.attached.xrc.as_ref()?.id();
@@ -119,13 +125,13 @@ fn complete(
     queue: &CompletionQueue,
     completion: Completion,
     queue_pair: u32,
-    device: &dyn Device,
+    now: Time,
     notes: &mut Notes,
 ) {
     let entry = Entry {
         completion,
         queue_pair,
-        timestamp: device.now().as_nanos(),
+        timestamp: now.as_nanos(),
         partition_index: 0,
     };
     if queue.push(entry).is_err() {
@@ -185,6 +191,36 @@ impl Memory for Surroundings<'_> {
     fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault> {
         self.remote(|memory| memory.invalidate_remote(key))
     }
+
+    fn check_local(&self, list: &[Segment], offset: u32, length: u32) -> Result<(), LocalFault> {
+        self.local()?.check_local(list, offset, length)
+    }
+
+    fn carry(
+        &self,
+        message: &Payload,
+        offset: u32,
+        length: u32,
+        peer: &Self,
+        to: Place<'_>,
+    ) -> Result<(), Misplaced> {
+        let here = self.local().map_err(|_| Misplaced::Here)?;
+        let there = peer.local().map_err(|_| Misplaced::There)?;
+        here.carry(message, offset, length, &there, to)
+    }
+
+    fn fetch(
+        &self,
+        list: &[Segment],
+        offset: u32,
+        length: u32,
+        peer: &Self,
+        from: Remote,
+    ) -> Result<(), Misplaced> {
+        let there = peer.local().map_err(|_| Misplaced::There)?;
+        let here = self.local().map_err(|_| Misplaced::Here)?;
+        here.fetch(list, offset, length, &there, from)
+    }
 }
 
 impl Host for Surroundings<'_> {
@@ -207,7 +243,7 @@ impl Host for Surroundings<'_> {
 
     fn complete_send(&mut self, completion: Completion) {
         if let Some(queue) = &self.attached.send_queue {
-            complete(queue, completion, self.number, self.device, self.notes);
+            complete(queue, completion, self.number, self.now(), self.notes);
         }
     }
 
@@ -216,10 +252,10 @@ impl Host for Surroundings<'_> {
             let queue = self.xrc_queue(number);
             if let Some(xrc) = queue.as_deref().and_then(SharedReceiveQueue::xrc) {
                 let queue = &xrc.completion_queue;
-                complete(queue, completion, self.number, self.device, self.notes);
+                complete(queue, completion, self.number, self.now(), self.notes);
             }
         } else if let Some(queue) = &self.attached.receive_queue {
-            complete(queue, completion, self.number, self.device, self.notes);
+            complete(queue, completion, self.number, self.now(), self.notes);
         }
     }
 

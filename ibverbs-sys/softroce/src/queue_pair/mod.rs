@@ -10,6 +10,7 @@
 //! | `host` | what the transport asks of its surroundings |
 //! | `handles` | who knows a queue pair: several, of an XRC target |
 //! | `device` | what is asked of the NIC |
+//! | `direct` | messages between two queue pairs of the NIC, without packets |
 //! | `draft` | a send request while it is described, and its checks |
 //! | `batch` | the requests of `ibv_wr_start` to `ibv_wr_complete` |
 //! | `directory` | the queue pairs by their numbers |
@@ -18,6 +19,7 @@
 mod batch;
 mod create;
 mod device;
+mod direct;
 mod directory;
 mod draft;
 mod error;
@@ -31,11 +33,12 @@ mod transition;
 
 pub(crate) use batch::Batch;
 pub(crate) use create::{Creation, service_of};
-pub use device::Device;
 pub(crate) use device::Outgoing;
+pub use device::{Device, Neighbour};
 pub use directory::{Directory, Exhausted};
 pub(crate) use draft::{Address, Draft, Rules, SendFlags};
 pub(crate) use error::{CreateError, PostError};
 pub(crate) use handles::Handle;
 pub(crate) use modify::{Modification, number_of};
 pub use object::QueuePair;
+pub(crate) use object::Sender;

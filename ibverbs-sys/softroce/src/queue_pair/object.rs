@@ -6,6 +6,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::create::Creation;
 use super::device::{Device, Outgoing};
+use super::direct::Link;
 use super::draft::{Draft, Rules};
 use super::error::{CreateError, ModifyError, PostError};
 use super::handles::{Handle, Handles};
@@ -16,7 +17,7 @@ use crate::context::{Context, DomainId, Element, Held, Refusal, Shared, Usage};
 use crate::engine::Alarm;
 use crate::proto::{
     self, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, ReceiveRequest,
-    SendOperation, SendRequest, Service, State, Time, WindowBinding, Work,
+    SendOperation, SendRequest, Service, State, Step, Time, WindowBinding, Work,
 };
 use crate::receive::ReceiveQueue;
 use crate::wire::Packet;
@@ -24,8 +25,8 @@ use crate::wire::Packet;
 /// A queue pair: `ibv_qp`.
 ///
 /// One lock holds everything that changes. It is taken before the locks of receive queues and
-/// completion queues, and no other queue pair's lock is taken under it: packets between two queue
-/// pairs of a process, or of a queue pair to itself, go through the network.
+/// completion queues. Another queue pair's lock is taken with it only where the two talk
+/// [directly](super::direct), which has an order for that.
 ///
 /// Destruction ends what it uses at once. Who still holds a reference then finds it dead.
 pub struct QueuePair {
@@ -38,16 +39,20 @@ pub struct QueuePair {
     alarm: Alarm,
     domain: Option<DomainId>,
     xrc: Option<DomainId>,
-    inner: Mutex<Inner>,
+    pub(super) inner: Mutex<Inner>,
 }
 
-struct Inner {
-    transport: proto::QueuePair,
+pub(super) struct Inner {
+    pub(super) transport: proto::QueuePair,
     /// What was set last, for `ibv_query_qp`.
     as_set: ibv_qp_attr,
     /// None once it is destroyed.
-    attached: Option<Attached>,
-    notes: Notes,
+    pub(super) attached: Option<Attached>,
+    pub(super) notes: Notes,
+    /// Another one after each change by the program.
+    pub(super) version: u64,
+    /// Whom it talks to directly.
+    pub(super) link: Option<Link>,
 }
 
 impl QueuePair {
@@ -109,6 +114,8 @@ impl QueuePair {
                 as_set: ibv_qp_attr::default(),
                 attached: Some(attached),
                 notes: Notes::default(),
+                version: 0,
+                link: None,
             }),
         };
         this.forget(&mut this.inner.lock());
@@ -166,6 +173,7 @@ impl QueuePair {
             port: inner.as_set.port_num,
         };
         let plan = check(present, wanted, &*self.device)?;
+        inner.version += 1;
         let attributes = inner.transport.attributes_mut();
         plan.apply(wanted.values, attributes);
         attributes.window = self.device.window(attributes.path_mtu);
@@ -249,10 +257,11 @@ impl QueuePair {
         });
     }
 
-    /// Hands over all packets that may go now. They are on their way before the queue pair's lock is open
-    /// again: those of the next thread do not overtake them.
+    /// Moves what can go directly, and hands over all packets that may go now. They are on their way before the queue
+    /// pair's lock is open again: those of the next thread do not overtake them.
     pub(crate) fn transmit(&self, now: Time, outgoing: &mut impl Outgoing) {
         let mut inner = self.inner.lock();
+        self.carry(now, &mut inner);
         self.with(&mut inner, |transport, host| {
             host.answering = true;
             while outgoing.push(|out| transport.poll_transmit(now, host, out)) {}
@@ -310,6 +319,8 @@ impl QueuePair {
 
     /// Puts everything back to what it was when the queue pair was made.
     fn forget(&self, inner: &mut Inner) {
+        inner.version += 1;
+        inner.link = None;
         inner.notes = Notes::default();
         inner.as_set = ibv_qp_attr {
             path_mtu: mtu_number(self.device.mtu()),
@@ -351,25 +362,48 @@ impl QueuePair {
             notes,
             ..
         } = inner;
-        let mut host = Surroundings {
+        let mut host = self.surroundings(attached.as_ref()?, notes, None);
+        let result = act(transport, &mut host);
+        self.fail_if_overrun(transport, &mut host);
+        Some(result)
+    }
+
+    /// What the transport sees of the world.
+    pub(super) fn surroundings<'a>(
+        &'a self,
+        attached: &'a Attached,
+        notes: &'a mut Notes,
+        now: Option<Time>,
+    ) -> Surroundings<'a> {
+        Surroundings {
             number: self.number,
             device: &*self.device,
             handles: &self.handles,
-            attached: attached.as_ref()?,
+            attached,
             notes,
             answering: false,
-        };
-        let result = act(transport, &mut host);
+            now,
+        }
+    }
+
+    /// A request whose completion is lost cannot be told of: the queue pair has failed (IBTA 11.6.3.2).
+    pub(super) fn fail_if_overrun(
+        &self,
+        transport: &mut proto::QueuePair,
+        host: &mut Surroundings<'_>,
+    ) {
         if std::mem::take(&mut host.notes.overrun)
             && !matches!(transport.state(), State::Reset | State::Error)
         {
-            // A request whose completion is lost cannot be told of: the queue pair has failed
-            // (IBTA 11.6.3.2).
-            transport.enter(State::Error, self.device.now(), &mut host);
+            transport.enter(State::Error, self.device.now(), host);
             host.raise(Event::Fatal);
             host.notes.overrun = false;
         }
-        Some(result)
+    }
+
+    /// The NIC that it is on.
+    pub(super) fn device(&self) -> &dyn Device {
+        &*self.device
     }
 }
 
@@ -394,7 +428,12 @@ pub(crate) struct Sender<'a> {
     inner: MutexGuard<'a, Inner>,
 }
 
-impl Sender<'_> {
+impl<'a> Sender<'a> {
+    /// Whose it is.
+    pub(crate) fn queue_pair(&self) -> &'a QueuePair {
+        self.queue_pair
+    }
+
     /// Posts a request. In an error state it is taken, and completes flushed (IBTA 10.3.1.6, 10.3.1.7).
     pub(crate) fn post(&mut self, request: SendRequest) -> Result<(), PostError> {
         self.ready(1)?;
@@ -413,6 +452,13 @@ impl Sender<'_> {
             }
         });
         Ok(())
+    }
+
+    /// Moves what can go directly; whether something is left for packets, and when the queue pair has something to do
+    /// by itself.
+    pub(crate) fn carry(mut self, now: Time) -> (Step, Option<Time>) {
+        let step = self.queue_pair.carry(now, &mut self.inner);
+        (step, self.inner.transport.next_timeout())
     }
 
     fn ready(&self, requests: usize) -> Result<(), PostError> {

@@ -108,6 +108,19 @@ impl Flow {
         }
     }
 
+    /// A packet's number was used up without a packet.
+    pub(super) fn skipped(&mut self, sequence: Sequence) {
+        if self.taken == self.next {
+            self.taken = sequence.next();
+        }
+        self.next = sequence.next();
+    }
+
+    /// Whether a question is due.
+    pub(super) fn asks(&self) -> bool {
+        self.question.is_some()
+    }
+
     /// Appends a question that is due.
     pub(super) fn poll_transmit(&mut self, endpoint: &Endpoint, out: &mut Vec<u8>) -> Option<Path> {
         let question = self.question.take()?;

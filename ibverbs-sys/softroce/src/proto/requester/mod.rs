@@ -8,6 +8,7 @@
 //! comes back is bounded by the window, and a run is what is asked for again. Runs never cross
 //! multiples of their length, so that a responder recognises a repeated one as part of what it knows.
 
+mod direct;
 mod entry;
 mod flow;
 mod packet;
@@ -24,6 +25,7 @@ use entry::{Entry, Progress};
 use flow::Flow;
 use packet::Place;
 use probe::Probe;
+pub(super) use response::status_of;
 use window::Window;
 
 use super::endpoint::Endpoint;
@@ -137,14 +139,24 @@ impl Requester {
         if let Some(path) = self.flow.poll_transmit(endpoint, out) {
             return Ok(Some(path));
         }
+        match self.select(endpoint, host)? {
+            Some((first, packets)) => self.transmit(first, packets, now, endpoint, host, out),
+            None => Ok(None),
+        }
+    }
+
+    /// Starts the request that the cursor is at, unless it has to wait; its first number, and how many it has.
+    fn select(
+        &mut self,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) -> Result<Option<(Sequence, u32)>, Failed> {
         loop {
             let Some(entry) = self.queue.get_mut(self.cursor.entry) else {
                 return Ok(None);
             };
             match entry.progress {
-                Progress::Started { first, packets } => {
-                    return self.transmit(first, packets, now, endpoint, host, out);
-                }
+                Progress::Started { first, packets } => return Ok(Some((first, packets))),
                 Progress::Waiting => {
                     let fenced = entry.request.fence && self.fetches > 0;
                     if fenced || endpoint.state == State::SendQueueDrained {

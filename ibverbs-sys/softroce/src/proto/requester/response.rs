@@ -156,16 +156,14 @@ impl Requester {
         endpoint: &Endpoint,
         host: &mut impl Host,
     ) -> Result<(), Failed> {
-        Err(Failed(match nak {
-            Nak::SequenceError => return self.lost(endpoint, host),
-            Nak::InvalidRequest | Nak::InvalidRdRequest => CompletionStatus::RemoteInvalidRequest,
-            Nak::RemoteAccessError => CompletionStatus::RemoteAccess,
-            Nak::RemoteOperationalError => CompletionStatus::RemoteOperation,
-        }))
+        match status_of(nak) {
+            Some(status) => Err(Failed(status)),
+            None => self.lost(endpoint, host),
+        }
     }
 
     /// The peer has no receive for the oldest packet.
-    fn wait_for_receiver(
+    pub(super) fn wait_for_receiver(
         &mut self,
         timer: u8,
         now: Time,
@@ -260,5 +258,15 @@ impl Requester {
         if self.position().distance(sequence) > 0 {
             self.fetches_sent = self.fetches_sent.saturating_sub(1);
         }
+    }
+}
+
+/// How a request ends that was refused; a gap ends none.
+pub(in crate::proto) fn status_of(nak: Nak) -> Option<CompletionStatus> {
+    match nak {
+        Nak::SequenceError => None,
+        Nak::InvalidRequest | Nak::InvalidRdRequest => Some(CompletionStatus::RemoteInvalidRequest),
+        Nak::RemoteAccessError => Some(CompletionStatus::RemoteAccess),
+        Nak::RemoteOperationalError => Some(CompletionStatus::RemoteOperation),
     }
 }

@@ -33,19 +33,27 @@ impl From<RemoteFault> for Refusal {
 /// The message of sends or writes that is coming in, packet by packet.
 #[derive(Debug, Default)]
 pub(super) struct Message {
-    progress: Progress,
+    pub(super) progress: Progress,
     /// The receive that it spends.
-    receive: Option<Receive>,
+    pub(super) receive: Option<Receive>,
 }
 
 #[derive(Debug)]
-struct Receive {
-    request: ReceiveRequest,
-    xrc_srq: Option<u32>,
+pub(super) struct Receive {
+    pub(super) request: ReceiveRequest,
+    pub(super) xrc_srq: Option<u32>,
+}
+
+/// What comes with the end of a message.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Trailer {
+    pub(super) immediate: Option<[u8; 4]>,
+    pub(super) invalidated: Option<u32>,
+    pub(super) solicited: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Progress {
+pub(super) enum Progress {
     /// Between messages.
     #[default]
     None,
@@ -118,7 +126,7 @@ impl Message {
         host: &mut impl Host,
     ) -> Result<(), Refusal> {
         let header = &packet.header;
-        self.take_receive(packet, host)?;
+        self.take_receive(packet.header.xrc_srq, host)?;
         let Some(receive) = &self.receive else {
             return Err(Refusal::NotReady);
         };
@@ -135,7 +143,7 @@ impl Message {
             host.invalidate_remote(key)?;
         }
         if header.bth.opcode.ends_message() {
-            self.complete(Work::Receive, total, packet, host);
+            self.complete(Work::Receive, total, Trailer::of(packet), host);
         }
         Ok(())
     }
@@ -161,7 +169,7 @@ impl Message {
         }
         let immediate = packet.header.immediate.is_some();
         if immediate {
-            self.take_receive(packet, host)?;
+            self.take_receive(packet.header.xrc_srq, host)?;
         }
         self.progress = Progress::Write {
             remote,
@@ -174,31 +182,40 @@ impl Message {
             host.write_remote(remote.key, address, packet.payload)?;
         }
         if immediate {
-            self.complete(Work::ReceiveWithImmediate, total, packet, host);
+            self.complete(Work::ReceiveWithImmediate, total, Trailer::of(packet), host);
         }
         Ok(())
     }
 
     /// Has a receive for the message: that of its earlier packets, or a new one.
-    fn take_receive(&mut self, packet: &Packet<'_>, host: &mut impl Host) -> Result<(), Refusal> {
+    pub(super) fn take_receive(
+        &mut self,
+        xrc_srq: Option<u32>,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
         if self.receive.is_some() {
             return Ok(());
         }
-        let xrc_srq = packet.header.xrc_srq;
         let request = host.next_receive(xrc_srq).ok_or(Refusal::NotReady)?;
         self.receive = Some(Receive { request, xrc_srq });
         Ok(())
     }
 
-    fn complete(&mut self, work: Work, length: u32, packet: &Packet<'_>, host: &mut impl Host) {
+    pub(super) fn complete(
+        &mut self,
+        work: Work,
+        length: u32,
+        trailer: Trailer,
+        host: &mut impl Host,
+    ) {
         let Some(receive) = self.receive.take() else {
             return;
         };
         let completion = Completion {
             length,
-            immediate: packet.header.immediate,
-            invalidated: packet.header.invalidate,
-            solicited: packet.header.bth.solicited,
+            immediate: trailer.immediate,
+            invalidated: trailer.invalidated,
+            solicited: trailer.solicited,
             ..receive.completion(CompletionStatus::Success, work)
         };
         host.complete_receive(completion, receive.xrc_srq);
@@ -216,6 +233,16 @@ impl Message {
             // Which of the two it would have become cannot be known in the middle of a send.
             let completion = receive.completion(status, Work::Receive);
             host.complete_receive(completion, receive.xrc_srq);
+        }
+    }
+}
+
+impl Trailer {
+    fn of(packet: &Packet<'_>) -> Self {
+        Self {
+            immediate: packet.header.immediate,
+            invalidated: packet.header.invalidate,
+            solicited: packet.header.bth.solicited,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! acknowledgement serves any number of packets; responses to reads are made when they go, from the ring of
 //! those that are remembered anyway. A peer cannot make this side keep anything by sending.
 
+mod direct;
 mod message;
 mod resources;
 mod unreliable;
@@ -272,6 +273,11 @@ impl Responder {
     /// The end, once all before it is answered.
     pub(super) fn due_end(&self) -> Option<End> {
         self.end.filter(|_| self.resources.is_idle())
+    }
+
+    /// Why the peer's request is the end, which is told without a packet.
+    pub(super) fn told_end(&mut self) -> Option<Nak> {
+        self.farewell.take().map(|(nak, _)| nak)
     }
 
     /// Ends: all that is left to say is why.

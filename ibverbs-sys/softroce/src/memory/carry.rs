@@ -1,0 +1,154 @@
+#![forbid(unsafe_code)]
+//! Copies between the memory of two queue pairs of a process.
+
+use smallvec::SmallVec;
+
+use crate::proto::{AccessFlags, LocalFault, Misplaced, Payload, Place, Remote, Segment};
+
+use super::registry::{Entries, Found};
+use super::view::{View, pieces};
+
+/// Parts of regions, one behind the other: where each begins, and its bytes.
+type Parts<'a> = SmallVec<[(Found<'a>, usize); 2]>;
+
+impl View<'_> {
+    /// Whether bytes of a message can be gathered.
+    pub(crate) fn check_local(
+        &self,
+        list: &[Segment],
+        offset: u32,
+        length: u32,
+    ) -> Result<(), LocalFault> {
+        self.registry().with(|entries| {
+            self.find_local(entries, list, offset, length as usize, false)
+                .map(drop)
+                .ok_or(LocalFault::Protection)
+        })
+    }
+
+    /// Copies bytes of a message to where the peer's view of the same registry finds a place. One lock holds the keys of
+    /// both as long as bytes go.
+    pub(crate) fn carry(
+        &self,
+        message: &Payload,
+        offset: u32,
+        length: u32,
+        peer: &View<'_>,
+        to: Place<'_>,
+    ) -> Result<(), Misplaced> {
+        let length = length as usize;
+        self.registry().with(|entries| {
+            let from = match message {
+                Payload::Inline(bytes) => {
+                    let rest = bytes.get(offset as usize..);
+                    let bytes = rest.and_then(|rest| rest.get(..length));
+                    Err(bytes.ok_or(Misplaced::Here)?)
+                }
+                Payload::Gathered(list) => Ok(self
+                    .find_local(entries, list, offset, length, false)
+                    .ok_or(Misplaced::Here)?),
+            };
+            let to = match to {
+                Place::Remote(remote) => {
+                    peer.find_remote(entries, remote, length, AccessFlags::REMOTE_WRITE)
+                }
+                Place::Local(list, offset) => peer.find_local(entries, list, offset, length, true),
+            }
+            .ok_or(Misplaced::There)?;
+            match from {
+                Ok(from) => copy(&from, &to),
+                Err(bytes) => fill(bytes, &to),
+            }
+        })
+    }
+
+    /// Copies what the peer's view lets be read to places of a message here.
+    pub(crate) fn fetch(
+        &self,
+        list: &[Segment],
+        offset: u32,
+        length: u32,
+        peer: &View<'_>,
+        from: Remote,
+    ) -> Result<(), Misplaced> {
+        let length = length as usize;
+        self.registry().with(|entries| {
+            let from = peer
+                .find_remote(entries, from, length, AccessFlags::REMOTE_READ)
+                .ok_or(Misplaced::There)?;
+            let to = self
+                .find_local(entries, list, offset, length, true)
+                .ok_or(Misplaced::Here)?;
+            // The other way around: who reads is to blame for the places, who lets read for the bytes.
+            copy(&from, &to).map_err(|fault| match fault {
+                Misplaced::Here => Misplaced::There,
+                Misplaced::There => Misplaced::Here,
+            })
+        })
+    }
+
+    fn find_remote<'e>(
+        &self,
+        entries: &'e Entries,
+        remote: Remote,
+        length: usize,
+        access: AccessFlags,
+    ) -> Option<Parts<'e>> {
+        let found = self.remote(entries, remote, length as u64, access)?;
+        let mut parts = Parts::new();
+        parts.push((found, length));
+        Some(parts)
+    }
+
+    fn find_local<'e>(
+        &self,
+        entries: &'e Entries,
+        list: &[Segment],
+        offset: u32,
+        length: usize,
+        write: bool,
+    ) -> Option<Parts<'e>> {
+        let mut parts = Parts::new();
+        let mut left = length;
+        for (segment, skip, length) in pieces(list, offset, length) {
+            let address = segment.address.checked_add(skip)?;
+            let found = self.local(entries, segment.key, address, length as u64, write)?;
+            parts.push((found, length));
+            left -= length;
+        }
+        (left == 0).then_some(parts)
+    }
+}
+
+/// Copies parts that are of as many bytes together.
+fn copy(from: &Parts<'_>, to: &Parts<'_>) -> Result<(), Misplaced> {
+    let (mut sources, mut begin) = (from.iter(), 0);
+    let mut source = sources.next();
+    for (place, room) in to {
+        let mut filled = 0;
+        while filled < *room {
+            let Some((bytes, length)) = source else {
+                return Err(Misplaced::Here);
+            };
+            let count = (length - begin).min(room - filled);
+            let (here, there) = (bytes.offset + begin as u64, place.offset + filled as u64);
+            bytes.span.copy_to(here, place.span, there, count)?;
+            filled += count;
+            begin += count;
+            if begin == *length {
+                (source, begin) = (sources.next(), 0);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn fill(mut bytes: &[u8], to: &Parts<'_>) -> Result<(), Misplaced> {
+    for (place, room) in to {
+        let (part, rest) = bytes.split_at_checked(*room).ok_or(Misplaced::Here)?;
+        let written = place.span.write(place.offset, part);
+        written.map_err(|_| Misplaced::There)?;
+        bytes = rest;
+    }
+    Ok(())
+}

@@ -253,3 +253,6 @@ pub(super) fn readable(part: &Part<'_>, sender: &impl Memory) -> Result<(), Comp
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -96,6 +96,12 @@ impl Machine {
         self.regions.borrow()[key as usize - 1].bytes.clone()
     }
 
+    /// The bytes of all regions.
+    pub(crate) fn content(&self) -> Vec<Vec<u8>> {
+        let regions = self.regions.borrow();
+        regions.iter().map(|region| region.bytes.clone()).collect()
+    }
+
     /// Bytes `offset` and following of a region, as its owner names them.
     pub(crate) fn segment(&self, key: u32, offset: u64, length: u32) -> Segment {
         Segment {

@@ -152,7 +152,11 @@ impl CompletionQueue {
         }
         let mut state = self.state.lock();
         let count = limit.min(state.entries.len());
-        state.entries.drain(..count).for_each(&mut out);
+        for _ in 0..count {
+            if let Some(entry) = state.entries.pop_front() {
+                out(entry);
+            }
+        }
         self.publish(&state, self.waiting.load(Ordering::Relaxed) & OVERRUN);
         count
     }

@@ -38,6 +38,21 @@ impl View<'_> {
     ) -> Result<(), Misplaced> {
         let length = length as usize;
         self.registry().with(|entries| {
+            if let (Payload::Gathered(list), Place::Remote(remote)) = (message, to)
+                && let [only] = list[..]
+            {
+                // The most usual message.
+                let inside = u64::from(offset) + length as u64 <= u64::from(only.length);
+                let address = only.address.checked_add(offset.into());
+                let from = address.filter(|_| inside).and_then(|address| {
+                    self.local(entries, only.key, address, length as u64, false)
+                });
+                let from = from.ok_or(Misplaced::Here)?;
+                let access = AccessFlags::REMOTE_WRITE;
+                let place = peer.remote(entries, remote, length as u64, access);
+                let place = place.ok_or(Misplaced::There)?;
+                return (from.span).copy_to(from.offset, place.span, place.offset, length);
+            }
             let from = match message {
                 Payload::Inline(bytes) => {
                     let rest = bytes.get(offset as usize..);

@@ -1,6 +1,6 @@
 use super::endpoint::Endpoint;
 use super::receipt::Receipts;
-use super::requester::{Failed, Requester};
+use super::requester::{Failed, Requester, sooner};
 use super::responder::{Responder, failed_receive};
 use super::{
     Arrival, Attributes, CompletionStatus, Counter, Event, Host, Path, SendRequest, Sequence,
@@ -264,10 +264,7 @@ impl QueuePair {
     /// The earliest moment at which [`handle_timeout`](Self::handle_timeout), and then
     /// [`poll_transmit`](Self::poll_transmit), have something to do.
     pub fn next_timeout(&self) -> Option<Time> {
-        [self.requester.next_timeout(), self.responder.next_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        sooner(self.requester.next_timeout(), self.responder.next_timeout())
     }
 
     /// Does what is due: goes back to what was not answered in time, or gives it up.

@@ -69,7 +69,7 @@ impl QueuePair {
     }
 
     /// The one that the next message is for. It is taken out and is to be put back.
-    fn link(&self, mine: &mut Inner) -> Option<Link> {
+    fn link(&self, mine: &mut Inner) -> Option<Box<Link>> {
         let version = mine.version;
         let known = mine.link.take().filter(|link| link.own == version);
         let (path, number) = if self.service() == Service::UnreliableDatagram {
@@ -93,18 +93,20 @@ impl QueuePair {
         }
         let found = self.device().neighbour(&path, number)?;
         // To itself a queue pair sends packets: it has one lock.
-        (!ptr::eq(&*found.queue_pair, self)).then(|| Link {
-            peer: found.queue_pair,
-            path,
-            number,
-            local: found.local,
-            source: found.source,
-            own: version,
-            theirs: None,
+        (!ptr::eq(&*found.queue_pair, self)).then(|| {
+            Box::new(Link {
+                peer: found.queue_pair,
+                path,
+                number,
+                local: found.local,
+                source: found.source,
+                own: version,
+                theirs: None,
+            })
         })
     }
 
-    fn carry_over(&self, now: Time, mine: &mut MutexGuard<'_, Inner>, link: Link) -> Step {
+    fn carry_over(&self, now: Time, mine: &mut MutexGuard<'_, Inner>, mut link: Box<Link>) -> Step {
         let mut theirs = self.lock_peer(mine, &link.peer);
         if mine.version != link.own {
             // Somebody changed this one meanwhile.
@@ -116,10 +118,8 @@ impl QueuePair {
         }
         let step = self.carry_with(now, mine, &link, &mut theirs);
         drop(theirs);
-        mine.link = Some(Link {
-            theirs: Some(version),
-            ..link
-        });
+        link.theirs = Some(version);
+        mine.link = Some(link);
         step
     }
 

@@ -52,7 +52,7 @@ pub(super) struct Inner {
     /// Another one after each change by the program.
     pub(super) version: u64,
     /// Whom it talks to directly.
-    pub(super) link: Option<Link>,
+    pub(super) link: Option<Box<Link>>,
 }
 
 impl QueuePair {

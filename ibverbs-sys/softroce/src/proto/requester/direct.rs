@@ -1,7 +1,9 @@
-use super::{Failed, Requester};
+use super::{Cursor, Failed, Requester};
 use crate::proto::direct::MOST;
 use crate::proto::endpoint::Endpoint;
-use crate::proto::{Answer, Counter, Host, Part, Peer, SendRequest, Sequence, Step, Time};
+use crate::proto::{
+    Answer, CompletionStatus, Counter, Host, Part, Peer, SendRequest, Sequence, Step, Time,
+};
 
 impl Requester {
     /// Whether the next part may go without packets. None may be on the way: the peer takes things in the order of their
@@ -51,8 +53,11 @@ impl Requester {
         };
         match peer.take(&part, host) {
             Answer::Done => {
-                self.moved(packet + covers, packets, sequence + covers);
-                self.settle(endpoint, host)?;
+                self.moved(sequence + covers);
+                self.cursor.packet = packet + covers;
+                if packet + covers == packets {
+                    self.end_first(endpoint, host);
+                }
                 Ok(Step::Moved)
             }
             Answer::Packets => Ok(Step::Packets),
@@ -65,12 +70,8 @@ impl Requester {
         }
     }
 
-    /// The request at the front is done up to the packet `done` of `packets`, and all before `limit` is answered.
-    fn moved(&mut self, done: u32, packets: u32, limit: Sequence) {
-        self.cursor.packet = done;
-        if done == packets {
-            self.cursor = self.after(0);
-        }
+    /// All before `limit` is answered, and nothing is on the way.
+    fn moved(&mut self, limit: Sequence) {
         self.sent = limit;
         self.unanswered = limit;
         self.retries = 0;
@@ -79,6 +80,19 @@ impl Requester {
         self.again_at = None;
         self.answer_by = None;
         self.flow.skipped(limit + 0xff_ffff);
+    }
+
+    /// Completes the request at the front. Nothing was done for those behind it.
+    fn end_first(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
+        if let Some(entry) = self.queue.front() {
+            self.fetches -= usize::from(entry.awaits_data());
+            if entry.request.signaled || endpoint.attributes.signal_all {
+                host.complete_send(entry.completion(CompletionStatus::Success));
+            }
+            self.queue.pop_front();
+        }
+        self.cursor = Cursor::default();
+        self.fetches_sent = 0;
     }
 
     /// The request of which something goes next.

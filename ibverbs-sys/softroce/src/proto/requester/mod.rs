@@ -166,8 +166,9 @@ impl Requester {
                     if let Progress::Started { packets, .. } = entry.progress {
                         self.fetches += usize::from(entry.awaits_data());
                         self.next = self.next + packets;
+                    } else {
+                        self.settle(endpoint, host)?;
                     }
-                    self.settle(endpoint, host)?;
                 }
                 Progress::Done => self.cursor = Cursor::at(self.cursor.entry + 1),
                 // Those before it have to end first.
@@ -383,12 +384,13 @@ impl Requester {
 
     /// When [`handle_timeout`](Self::handle_timeout) or another packet is due.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        let paused = self.flow.next_timeout();
-        let paused = paused.filter(|_| !self.queue.is_empty());
-        [self.answer_by, self.again_at, self.probe.at(), paused]
-            .into_iter()
-            .flatten()
-            .min()
+        let paused = if self.queue.is_empty() {
+            None
+        } else {
+            self.flow.next_timeout()
+        };
+        let times = [self.answer_by, self.again_at, self.probe.at(), paused];
+        times.into_iter().fold(None, sooner)
     }
 
     pub(super) fn handle_timeout(
@@ -430,6 +432,14 @@ impl Requester {
 impl Cursor {
     fn at(entry: usize) -> Self {
         Self { entry, packet: 0 }
+    }
+}
+
+/// The first of two times.
+pub(super) fn sooner(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 

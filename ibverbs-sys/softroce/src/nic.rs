@@ -175,11 +175,10 @@ impl Nic {
 
     /// Sends what was posted to a queue pair: directly if that can be, else by packets.
     pub(crate) fn send(&self, sender: Sender<'_>) {
-        let now = self.now();
         let queue_pair = sender.queue_pair();
-        let (step, timeout) = sender.carry(now);
+        let (step, timeout) = sender.carry();
         if step == Step::Packets {
-            self.transmit_at(queue_pair, now);
+            self.transmit(queue_pair);
         } else if let Some(timeout) = timeout {
             self.timers
                 .note(queue_pair.number(), queue_pair.alarm(), timeout);

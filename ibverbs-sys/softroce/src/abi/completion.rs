@@ -56,6 +56,7 @@ struct Wanted {
     channel: *mut ibv_comp_channel,
     vector: u32,
     flags: u32,
+    timestamps: bool,
     domain: *mut ibv_pd,
 }
 
@@ -180,6 +181,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             channel,
             vector: comp_vector.cast_unsigned(),
             flags: 0,
+            timestamps: false,
             domain: ptr::null_mut(),
         };
         // SAFETY: the context is ours, and the channel one of some library.
@@ -205,6 +207,9 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         | Field::IBV_WC_EX_WITH_SL.0
         | Field::IBV_WC_EX_WITH_DLID_PATH_BITS.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0
+        | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
+    /// Those with a time.
+    const TIMES: u32 = Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
     verb(Verb::CreateCq, fail, || {
         pointer(|| {
@@ -232,6 +237,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
                     channel: (*attr).channel,
                     vector: (*attr).comp_vector,
                     flags: if mask & FLAGS != 0 { (*attr).flags } else { 0 },
+                    timestamps: (*attr).wc_flags & u64::from(TIMES) != 0,
                     domain,
                 };
                 create(context, wanted)
@@ -274,6 +280,7 @@ unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result<*mut ibv_c
         capacity: wanted.capacity,
         channel: channel.as_ref().map(|channel| Arc::clone(channel.shared())),
         ignore_overrun: wanted.flags & IGNORE_OVERRUN != 0,
+        timestamps: wanted.timestamps,
     };
     // SAFETY: the context is ours and open.
     let queue = CompletionQueue::new(

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use ibverbs_sys::ibv_event_type;
@@ -29,6 +29,7 @@ pub struct CompletionQueue {
     notifications: Arc<Element>,
     usage: Usage,
     ignore_overrun: bool,
+    timed: AtomicBool,
     /// How many entries there are, and [`OVERRUN`]. Written under the lock.
     waiting: AtomicUsize,
     state: Mutex<State>,
@@ -43,6 +44,8 @@ pub struct CompletionQueueAttributes {
     pub channel: Option<Arc<CompletionChannel>>,
     /// Where there is no room the oldest entry is lost, and nothing fails.
     pub ignore_overrun: bool,
+    /// The program wants to know when entries came.
+    pub timestamps: bool,
 }
 
 struct State {
@@ -91,6 +94,7 @@ impl CompletionQueue {
             notifications: Element::new(),
             usage: Usage::default(),
             ignore_overrun: attributes.ignore_overrun,
+            timed: AtomicBool::new(attributes.timestamps),
             waiting: AtomicUsize::new(0),
             state: Mutex::new(State {
                 entries: VecDeque::with_capacity(capacity.min(INITIAL_ROOM)),
@@ -100,6 +104,11 @@ impl CompletionQueue {
                 held: moderation::Held::default(),
             }),
         }))
+    }
+
+    /// Whether entries shall have their time: nobody looks at that of others.
+    pub fn is_timed(&self) -> bool {
+        self.timed.load(Ordering::Relaxed)
     }
 
     /// Adds an entry and raises what is to be raised.
@@ -197,6 +206,9 @@ impl CompletionQueue {
 
     /// Says how events are moderated from now on.
     pub fn moderate(&self, moderation: Moderation) {
+        if !moderation.period.is_zero() {
+            self.timed.store(true, Ordering::Relaxed);
+        }
         let mut state = self.state.lock();
         state.moderation = moderation;
         // What waited by the old rule does not wait for ever by the new one.
@@ -310,6 +322,7 @@ mod tests {
             capacity,
             channel: channel_too,
             ignore_overrun,
+            timestamps: true,
         };
         let queue = CompletionQueue::new(&context, &deadlines, attributes).unwrap();
         Fixture {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::Sleeper;
 use crate::proto::Time;
@@ -12,8 +12,7 @@ use crate::proto::Time;
 /// The NIC's clock, and when somebody wants to be called.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    /// The system's time when it began, in nanoseconds.
-    origin: u64,
+    origin: Instant,
     /// At most one entry for every key.
     set: Mutex<BTreeSet<(Time, u32)>>,
     /// The first entry's time; the largest number: there is none.
@@ -42,7 +41,7 @@ impl Alarm {
 impl Timers {
     pub(crate) fn new(sleeper: Sleeper) -> Self {
         Self {
-            origin: monotonic(),
+            origin: Instant::now(),
             set: Mutex::new(BTreeSet::new()),
             earliest: AtomicU64::new(NEVER),
             sleeper,
@@ -56,7 +55,7 @@ impl Timers {
 
     /// The present.
     pub(crate) fn now(&self) -> Time {
-        Time::from_nanos(monotonic().saturating_sub(self.origin))
+        Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(NEVER - 1))
     }
 
     /// When the first one is due.
@@ -134,12 +133,6 @@ impl Timers {
         let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
         self.earliest.swap(first, Ordering::SeqCst) > first
     }
-}
-
-/// The system's time in nanoseconds. It is looked at for every message, so without the checks of `Instant`.
-fn monotonic() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 #[cfg(test)]

@@ -191,6 +191,7 @@ impl Span {
     }
 
     /// Copies `length` bytes from `offset` on to those of another span, from `to_offset` on.
+    #[inline]
     pub(super) fn copy_to(
         &self,
         offset: u64,
@@ -245,6 +246,7 @@ impl Span {
     }
 
     /// The address of `length` bytes from `offset` on.
+    #[inline]
     fn locate(&self, offset: u64, length: usize) -> Result<usize, Inaccessible> {
         let end = offset.checked_add(length as u64).ok_or(Inaccessible)?;
         if end > self.length {

@@ -42,6 +42,7 @@ pub(super) struct Region {
 
 impl Region {
     /// How far into the memory `length` bytes from `address` on begin; none if they are not all inside.
+    #[inline]
     pub(super) fn offset(&self, address: u64, length: u64) -> Option<u64> {
         offset(self.start, self.span.length(), address, length)
     }

@@ -244,6 +244,7 @@ impl Registry {
     }
 
     /// Runs `body` with the entries, which do not change meanwhile.
+    #[inline]
     pub(super) fn with<T>(&self, body: impl FnOnce(&Entries) -> T) -> T {
         body(&self.entries.read())
     }
@@ -281,6 +282,7 @@ impl Registry {
 
 impl Entries {
     /// Memory that this side names.
+    #[inline]
     pub(super) fn local(
         &self,
         domain: DomainId,
@@ -305,6 +307,7 @@ impl Entries {
     }
 
     /// Memory that a peer names, in a region or through a window.
+    #[inline]
     pub(super) fn remote(
         &self,
         domain: DomainId,
@@ -318,6 +321,7 @@ impl Entries {
             .ok_or(RemoteFault::Access)
     }
 
+    #[inline]
     fn find_remote(
         &self,
         domain: DomainId,

@@ -75,6 +75,7 @@ impl<T> Table<T> {
     }
 
     /// The slot that a key names, whatever its tag.
+    #[inline]
     pub(super) fn slot_of(&self, key: u32) -> Option<u32> {
         let number = (key >> 8).checked_sub(self.base)?;
         let slot = self.slots.get(number as usize)?;
@@ -82,6 +83,7 @@ impl<T> Table<T> {
     }
 
     /// The slot that a key names, if the tag is right.
+    #[inline]
     pub(super) fn find(&self, key: u32) -> Option<(u32, &T)> {
         let number = self.slot_of(key)?;
         let slot = &self.slots[number as usize];
@@ -91,6 +93,7 @@ impl<T> Table<T> {
         ))
     }
 
+    #[inline]
     pub(super) fn get(&self, number: u32) -> Option<&T> {
         self.slots.get(number as usize)?.content.as_ref()
     }

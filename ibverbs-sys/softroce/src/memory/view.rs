@@ -28,6 +28,7 @@ impl<'a> View<'a> {
     }
 
     /// Memory that this side names.
+    #[inline]
     pub(super) fn local<'e>(
         &self,
         entries: &'e Entries,
@@ -41,6 +42,7 @@ impl<'a> View<'a> {
     }
 
     /// Memory that a peer names.
+    #[inline]
     pub(super) fn remote<'e>(
         &self,
         entries: &'e Entries,

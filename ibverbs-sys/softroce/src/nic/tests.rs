@@ -51,6 +51,7 @@ impl Host {
             capacity: 4096,
             channel: None,
             ignore_overrun: false,
+            timestamps: true,
         };
         let queue = CompletionQueue::new(&context, &nic.deadlines, attributes).unwrap();
         let device: Arc<dyn queue_pair::Device> = Arc::<Nic>::clone(nic);
@@ -439,6 +440,7 @@ fn a_moderated_event_comes_in_time_while_nobody_polls() {
         capacity: 8,
         channel: Some(Arc::clone(&channel)),
         ignore_overrun: false,
+        timestamps: true,
     };
     let context = Context::new().unwrap();
     let queue = CompletionQueue::new(&context, &nic.deadlines, attributes).unwrap();

@@ -91,11 +91,11 @@ impl QueuePair {
     /// Moves the next part to a peer that is at hand, if one may go and nothing is on the way by packets.
     pub fn poll_direct<H: Host>(
         &mut self,
-        now: Time,
+        now: impl Fn() -> Time,
         host: &mut H,
         peer: &mut impl Peer<H>,
     ) -> Step {
-        let step = self.has_direct(now);
+        let step = self.has_direct(&now);
         if step != Step::Moved {
             return step;
         }
@@ -106,7 +106,7 @@ impl QueuePair {
     }
 
     /// Whether [`poll_direct`](Self::poll_direct) would move something, from what this side knows.
-    pub fn has_direct(&self, now: Time) -> Step {
+    pub fn has_direct(&self, now: impl FnOnce() -> Time) -> Step {
         if matches!(
             self.endpoint.state,
             State::ReadyToSend | State::SendQueueDrained

@@ -147,11 +147,18 @@ impl QueuePair {
 
     /// Queues a request, which completes flushed in an error state. The caller has checked that the service
     /// has it, that the state allows it, and the limits.
+    #[inline]
     pub fn post(&mut self, request: SendRequest, host: &mut impl Host) {
-        self.requester.post(request);
+        self.queue(request);
         if matches!(self.endpoint.state, State::SendQueueError | State::Error) {
             self.requester.flush(&self.endpoint, host);
         }
+    }
+
+    /// The same in a state in which nothing is flushed.
+    #[inline]
+    pub fn queue(&mut self, request: SendRequest) {
+        self.requester.post(request);
     }
 
     /// Takes a packet. What is to be said to it comes from [`poll_transmit`](Self::poll_transmit): call that
@@ -263,6 +270,7 @@ impl QueuePair {
 
     /// The earliest moment at which [`handle_timeout`](Self::handle_timeout), and then
     /// [`poll_transmit`](Self::poll_transmit), have something to do.
+    #[inline]
     pub fn next_timeout(&self) -> Option<Time> {
         sooner(self.requester.next_timeout(), self.responder.next_timeout())
     }

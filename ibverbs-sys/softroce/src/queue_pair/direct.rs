@@ -19,9 +19,7 @@ use parking_lot::MutexGuard;
 use super::QueuePair;
 use super::host::Surroundings;
 use super::object::Inner;
-use crate::proto::{
-    self, Answer, Counter, Host, Part, Path, Peer, SendOperation, Service, Step, Time,
-};
+use crate::proto::{self, Answer, Counter, Host, Part, Path, Peer, SendOperation, Service, Step};
 
 /// Whom a queue pair talks to directly.
 pub(super) struct Link {
@@ -44,9 +42,9 @@ const BYTES: u64 = 64 << 10;
 
 impl QueuePair {
     /// Moves what can go directly. What is left can go by packets, or cannot go now.
-    pub(super) fn carry(&self, now: Time, mine: &mut MutexGuard<'_, Inner>) -> Step {
+    pub(super) fn carry(&self, mine: &mut MutexGuard<'_, Inner>) -> Step {
         loop {
-            let step = mine.transport.has_direct(now);
+            let step = mine.transport.has_direct(|| self.device().now());
             if step != Step::Moved {
                 return step;
             }
@@ -56,7 +54,7 @@ impl QueuePair {
             let Some(link) = self.link(mine) else {
                 return Step::Packets;
             };
-            match self.carry_over(now, mine, link) {
+            match self.carry_over(mine, link) {
                 Step::Moved => MutexGuard::bump(mine),
                 step => return step,
             }
@@ -106,7 +104,7 @@ impl QueuePair {
         })
     }
 
-    fn carry_over(&self, now: Time, mine: &mut MutexGuard<'_, Inner>, mut link: Box<Link>) -> Step {
+    fn carry_over(&self, mine: &mut MutexGuard<'_, Inner>, mut link: Box<Link>) -> Step {
         let mut theirs = self.lock_peer(mine, &link.peer);
         if mine.version != link.own {
             // Somebody changed this one meanwhile.
@@ -116,7 +114,7 @@ impl QueuePair {
         if link.theirs != Some(version) && !connected(mine, &theirs, &link) {
             return Step::Packets;
         }
-        let step = self.carry_with(now, mine, &link, &mut theirs);
+        let step = self.carry_with(mine, &link, &mut theirs);
         drop(theirs);
         link.theirs = Some(version);
         mine.link = Some(link);
@@ -139,22 +137,24 @@ impl QueuePair {
     }
 
     /// Moves parts until there are no more, or others shall have their turn.
-    fn carry_with(&self, now: Time, mine: &mut Inner, link: &Link, theirs: &mut Inner) -> Step {
+    fn carry_with(&self, mine: &mut Inner, link: &Link, theirs: &mut Inner) -> Step {
         let peer = &*link.peer;
         let (Some(attached), Some(their_attached)) = (&mine.attached, &theirs.attached) else {
             return Step::Packets;
         };
-        let mut host = self.surroundings(attached, &mut mine.notes, Some(now));
+        let mut host = self.surroundings(attached, &mut mine.notes);
         let mut end = End {
             link,
             transport: &mut theirs.transport,
-            host: peer.surroundings(their_attached, &mut theirs.notes, Some(now)),
+            host: peer.surroundings(their_attached, &mut theirs.notes),
             messages: 0,
             bytes: 0,
             elsewhere: false,
         };
         let step = loop {
-            let step = mine.transport.poll_direct(now, &mut host, &mut end);
+            let step = mine
+                .transport
+                .poll_direct(|| self.device().now(), &mut host, &mut end);
             let overrun = host.notes.overrun || end.host.notes.overrun;
             if end.elsewhere || overrun {
                 break Step::Moved;

@@ -45,6 +45,7 @@ impl Rules {
     }
 
     /// Whether this type of queue pair has the operation: the table of `ibv_post_send(3)`.
+    #[inline]
     fn allows(&self, operation: &SendOperation) -> bool {
         match self.service {
             Service::ReliableConnection | Service::XrcInitiator => true,
@@ -97,6 +98,7 @@ pub(crate) struct Draft {
 
 impl Draft {
     /// A request without data. That of a datagram is a plain send with an [`Address`].
+    #[inline]
     pub(crate) fn new(id: u64, flags: u32, operation: SendOperation) -> Self {
         Self {
             id,
@@ -110,9 +112,14 @@ impl Draft {
     }
 
     /// The data is in memory regions, or goes there.
+    #[inline]
     pub(crate) fn gather(&mut self, segments: impl Iterator<Item = Segment>) {
-        let list: GatherList = segments.collect();
-        self.length = list.iter().map(|segment| u64::from(segment.length)).sum();
+        let mut list = GatherList::new();
+        self.length = 0;
+        for segment in segments {
+            self.length += u64::from(segment.length);
+            list.push(segment);
+        }
         self.payload = Payload::Gathered(list);
     }
 
@@ -131,6 +138,7 @@ impl Draft {
     }
 
     /// The request, if a queue pair with these rules takes it.
+    #[inline]
     pub(crate) fn finish(self, rules: &Rules) -> Result<SendRequest, PostError> {
         if !rules.allows(&self.operation) {
             return Err(PostError::Operation);

@@ -10,7 +10,7 @@ use crate::context::{DomainId, Held, ProtectionDomain};
 use crate::memory::View;
 use crate::proto::{
     AccessFlags, Completion, Counter, Event, Host, LocalFault, Memory, Misplaced, Payload, Place,
-    ReceiveRequest, Remote, RemoteFault, Segment, Time, WindowBinding,
+    ReceiveRequest, Remote, RemoteFault, Segment, WindowBinding,
 };
 use crate::receive::{ReceiveQueue, SharedReceiveQueue};
 use crate::xrc::XrcDomain;
@@ -57,8 +57,6 @@ pub(super) struct Surroundings<'a> {
     pub(super) notes: &'a mut Notes,
     /// Packets go, in answer to what came before.
     pub(super) answering: bool,
-    /// The present, if it was looked at already.
-    pub(super) now: Option<Time>,
 }
 
 impl Surroundings<'_> {
@@ -106,10 +104,6 @@ impl Surroundings<'_> {
         result
     }
 
-    fn now(&self) -> Time {
-        self.now.unwrap_or_else(|| self.device.now())
-    }
-
     /// The queue with this number, if it is of the queue pair's XRC domain.
     fn xrc_queue(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         let domain = self.attached.xrc.as_ref()?.id();
@@ -125,13 +119,18 @@ fn complete(
     queue: &CompletionQueue,
     completion: Completion,
     queue_pair: u32,
-    now: Time,
+    device: &dyn Device,
     notes: &mut Notes,
 ) {
+    let timestamp = if queue.is_timed() {
+        device.now().as_nanos()
+    } else {
+        0
+    };
     let entry = Entry {
         completion,
         queue_pair,
-        timestamp: now.as_nanos(),
+        timestamp,
         partition_index: 0,
     };
     if queue.push(entry).is_err() {
@@ -243,7 +242,7 @@ impl Host for Surroundings<'_> {
 
     fn complete_send(&mut self, completion: Completion) {
         if let Some(queue) = &self.attached.send_queue {
-            complete(queue, completion, self.number, self.now(), self.notes);
+            complete(queue, completion, self.number, self.device, self.notes);
         }
     }
 
@@ -252,10 +251,10 @@ impl Host for Surroundings<'_> {
             let queue = self.xrc_queue(number);
             if let Some(xrc) = queue.as_deref().and_then(SharedReceiveQueue::xrc) {
                 let queue = &xrc.completion_queue;
-                complete(queue, completion, self.number, self.now(), self.notes);
+                complete(queue, completion, self.number, self.device, self.notes);
             }
         } else if let Some(queue) = &self.attached.receive_queue {
-            complete(queue, completion, self.number, self.now(), self.notes);
+            complete(queue, completion, self.number, self.device, self.notes);
         }
     }
 

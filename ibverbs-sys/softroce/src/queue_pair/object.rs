@@ -213,6 +213,7 @@ impl QueuePair {
     }
 
     /// The send queue, for one or more requests in a row.
+    #[inline]
     pub(crate) fn sender(&self) -> Sender<'_> {
         Sender {
             queue_pair: self,
@@ -261,7 +262,7 @@ impl QueuePair {
     /// pair's lock is open again: those of the next thread do not overtake them.
     pub(crate) fn transmit(&self, now: Time, outgoing: &mut impl Outgoing) {
         let mut inner = self.inner.lock();
-        self.carry(now, &mut inner);
+        self.carry(&mut inner);
         self.with(&mut inner, |transport, host| {
             host.answering = true;
             while outgoing.push(|out| transport.poll_transmit(now, host, out)) {}
@@ -362,7 +363,7 @@ impl QueuePair {
             notes,
             ..
         } = inner;
-        let mut host = self.surroundings(attached.as_ref()?, notes, None);
+        let mut host = self.surroundings(attached.as_ref()?, notes);
         let result = act(transport, &mut host);
         self.fail_if_overrun(transport, &mut host);
         Some(result)
@@ -373,7 +374,6 @@ impl QueuePair {
         &'a self,
         attached: &'a Attached,
         notes: &'a mut Notes,
-        now: Option<Time>,
     ) -> Surroundings<'a> {
         Surroundings {
             number: self.number,
@@ -382,7 +382,6 @@ impl QueuePair {
             attached,
             notes,
             answering: false,
-            now,
         }
     }
 
@@ -435,11 +434,20 @@ impl<'a> Sender<'a> {
     }
 
     /// Posts a request. In an error state it is taken, and completes flushed (IBTA 10.3.1.6, 10.3.1.7).
+    #[inline]
     pub(crate) fn post(&mut self, request: SendRequest) -> Result<(), PostError> {
         self.ready(1)?;
-        self.queue_pair.with(&mut self.inner, |transport, host| {
-            transport.post(request, host);
-        });
+        let transport = &mut self.inner.transport;
+        if matches!(
+            transport.state(),
+            State::ReadyToSend | State::SendQueueDrained
+        ) {
+            transport.queue(request);
+        } else {
+            self.queue_pair.with(&mut self.inner, |transport, host| {
+                transport.post(request, host);
+            });
+        }
         Ok(())
     }
 
@@ -456,11 +464,12 @@ impl<'a> Sender<'a> {
 
     /// Moves what can go directly; whether something is left for packets, and when the queue pair has something to do
     /// by itself.
-    pub(crate) fn carry(mut self, now: Time) -> (Step, Option<Time>) {
-        let step = self.queue_pair.carry(now, &mut self.inner);
+    pub(crate) fn carry(mut self) -> (Step, Option<Time>) {
+        let step = self.queue_pair.carry(&mut self.inner);
         (step, self.inner.transport.next_timeout())
     }
 
+    #[inline]
     fn ready(&self, requests: usize) -> Result<(), PostError> {
         let state = self.inner.transport.state();
         if matches!(state, State::Reset | State::Init | State::ReadyToReceive) {

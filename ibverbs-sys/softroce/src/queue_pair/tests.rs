@@ -72,6 +72,7 @@ fn bench(entries: u32) -> Bench {
             capacity: entries,
             channel: None,
             ignore_overrun: false,
+            timestamps: true,
         };
         let queue = CompletionQueue::new(&context, &deadlines, attributes).unwrap();
         queue.element().identify(1);

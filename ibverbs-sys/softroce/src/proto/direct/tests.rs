@@ -81,7 +81,7 @@ impl Pair {
 }
 
 fn step(from: &mut Node, to: &mut Node, now: crate::proto::Time) -> Step {
-    from.queue_pair.poll_direct(now, &mut from.machine, to)
+    from.queue_pair.poll_direct(|| now, &mut from.machine, to)
 }
 
 /// What a request is, and what may be wrong with it.

@@ -8,8 +8,12 @@ use crate::proto::{
 impl Requester {
     /// Whether the next part may go without packets. None may be on the way: the peer takes things in the order of their
     /// numbers, and what it has taken of those is not known.
-    pub(in crate::proto) fn has_direct(&self, now: Time, endpoint: &Endpoint) -> Step {
-        if self.queue.is_empty() || self.again_at.is_some_and(|at| now < at) {
+    pub(in crate::proto) fn has_direct(
+        &self,
+        now: impl FnOnce() -> Time,
+        endpoint: &Endpoint,
+    ) -> Step {
+        if self.queue.is_empty() || self.again_at.is_some_and(|at| now() < at) {
             Step::Idle
         } else if endpoint.is_reliable() && self.sent != self.unanswered
             || self.probe.is_due()
@@ -24,7 +28,7 @@ impl Requester {
     /// Moves the next part without packets, where [`has_direct`](Self::has_direct) allows it.
     pub(in crate::proto) fn poll_direct<H: Host>(
         &mut self,
-        now: Time,
+        now: impl FnOnce() -> Time,
         endpoint: &Endpoint,
         host: &mut H,
         peer: &mut impl Peer<H>,
@@ -63,7 +67,7 @@ impl Requester {
             Answer::Packets => Ok(Step::Packets),
             Answer::NotReady { timer } => {
                 host.count(Counter::ReceivedRnr, 1);
-                self.wait_for_receiver(timer, now, endpoint, host)?;
+                self.wait_for_receiver(timer, now(), endpoint, host)?;
                 Ok(Step::Idle)
             }
             Answer::Failed(status) => Err(Failed(status)),

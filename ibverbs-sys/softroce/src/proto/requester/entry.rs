@@ -25,6 +25,7 @@ pub(super) enum Progress {
 }
 
 impl Entry {
+    #[inline]
     pub(super) fn new(request: SendRequest) -> Self {
         Self {
             request,
@@ -58,6 +59,7 @@ impl Entry {
     }
 
     /// Does what this side does alone, or gives the request its sequence numbers from `next` on.
+    #[inline]
     pub(super) fn start(&mut self, next: Sequence, endpoint: &Endpoint, memory: &impl Memory) {
         let local = match &self.request.operation {
             SendOperation::Bind(binding) => memory.bind(binding),
@@ -83,6 +85,7 @@ impl Entry {
     }
 
     /// How many sequence numbers the request takes, if the service has it and its length is right.
+    #[inline]
     fn check(&self, endpoint: &Endpoint) -> Result<u32, CompletionStatus> {
         use SendOperation as O;
         let request = &self.request;
@@ -118,6 +121,7 @@ impl Entry {
     }
 
     /// What is told when the request ends so.
+    #[inline]
     pub(super) fn completion(&self, status: CompletionStatus) -> Completion {
         let request = &self.request;
         let (work, length) = match &request.operation {

@@ -102,10 +102,12 @@ impl Requester {
         }
     }
 
+    #[inline]
     pub(super) fn post(&mut self, request: SendRequest) {
         self.queue.push_back(Entry::new(request));
     }
 
+    #[inline]
     pub(super) fn outstanding(&self) -> usize {
         self.queue.len()
     }
@@ -383,6 +385,7 @@ impl Requester {
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) or another packet is due.
+    #[inline]
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let paused = if self.queue.is_empty() {
             None

@@ -24,6 +24,7 @@ const SENDER: Stop = Stop::Sender(CompletionStatus::LocalProtection);
 
 impl Responder {
     /// Whether the part is what comes next, and nothing else is to be said before it.
+    #[inline]
     pub(in crate::proto) fn expects(&self, part: &Part<'_>) -> bool {
         self.expected == part.sequence && self.end.is_none() && self.resources.is_idle()
     }

@@ -21,6 +21,9 @@ pub(crate) const DEVICE: &str = "RDMA_DEVICE";
 /// The name of the user-space device.
 pub(crate) const SOFTROCE: &str = "softroce0";
 
+/// The variable that says which ways to a peer softroce may go.
+pub(crate) const PATH_OF_SOFTROCE: &str = "SOFTROCE_PATH";
+
 /// The caller's environment.
 pub(crate) fn inherited() -> Vec<(OsString, OsString)> {
     env::vars_os()

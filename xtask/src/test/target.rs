@@ -12,6 +12,8 @@ use crate::soft_roce::device;
 pub(crate) enum Target {
     /// The user-space device, in the tests' own processes.
     Softroce,
+    /// The same, but messages within the process go by packets, too.
+    Packets,
     /// The kernel's Soft-RoCE, here or in the guest.
     Rxe,
     /// Softroce and the kernel's Soft-RoCE on one wire, in the guest.
@@ -23,6 +25,13 @@ pub(crate) enum Target {
 /// The package of softroce.
 const SOFTROCE: &str = "ibverbs-sys/softroce";
 
+/// What runs by packets, too: of each package these, which ask for every message and every way that it can end.
+const BY_PACKETS: [(&str, &str); 3] = [
+    ("ibverbs-sys", "conformance"),
+    (SOFTROCE, "direct"),
+    ("rdma-core", "random_rounds"),
+];
+
 /// The test of softroce for which there must be a kernel with Soft-RoCE too.
 const INTEROP: &str = "interop";
 
@@ -31,11 +40,12 @@ const COMPILE_FAIL: &str = "compile_fail";
 
 impl Target {
     /// Those to test: the one that is wished for, on the command line or by `RDMA_DEVICE`; else
-    /// softroce and the kernel's Soft-RoCE.
+    /// softroce in both its ways and the kernel's Soft-RoCE.
     pub(crate) fn chosen(wish: Option<String>) -> Vec<Self> {
         match wish.or_else(by_environment) {
+            Some(name) if name == "packets" => vec![Self::Packets],
             Some(name) => vec![Self::named(name)],
-            None => vec![Self::Softroce, Self::Rxe, Self::Wire],
+            None => vec![Self::Softroce, Self::Packets, Self::Rxe, Self::Wire],
         }
     }
 
@@ -61,6 +71,7 @@ impl Target {
         let interop = package == SOFTROCE && test == INTEROP;
         match self {
             Self::Softroce => !interop,
+            Self::Packets => BY_PACKETS.contains(&(package, test)),
             Self::Rxe => package != SOFTROCE && test != COMPILE_FAIL,
             Self::Named(_) => package != SOFTROCE,
             Self::Wire => interop,
@@ -71,7 +82,7 @@ impl Target {
     pub(crate) fn requirements(&self) -> Option<Requirements> {
         let usual = Requirements::default();
         match self {
-            Self::Softroce => None,
+            Self::Softroce | Self::Packets => None,
             Self::Rxe => Some(usual),
             Self::Wire => Some(Requirements {
                 guest: true,
@@ -89,6 +100,10 @@ impl Target {
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
         match self {
             Self::Softroce => vec![(environment::DEVICE.into(), environment::SOFTROCE.into())],
+            Self::Packets => vec![
+                (environment::DEVICE.into(), environment::SOFTROCE.into()),
+                (environment::PATH_OF_SOFTROCE.into(), "udp".into()),
+            ],
             Self::Wire => vec![("INTEROP".into(), "required".into())],
             Self::Rxe | Self::Named(_) => Vec::new(),
         }
@@ -104,6 +119,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Softroce => f.write_str("softroce"),
+            Self::Packets => f.write_str("softroce by packets"),
             Self::Rxe => f.write_str("rxe"),
             Self::Wire => f.write_str("softroce and rxe"),
             Self::Named(name) => f.write_str(name),
@@ -120,6 +136,7 @@ mod tests {
         let chosen = |name: &str| Target::chosen(Some(name.to_owned()));
         assert_eq!(chosen("softroce"), [Target::Softroce]);
         assert_eq!(chosen("softroce0"), [Target::Softroce]);
+        assert_eq!(chosen("packets"), [Target::Packets]);
         assert_eq!(chosen("rxe"), [Target::Rxe]);
         assert_eq!(chosen("mlx5_0"), [Target::Named("mlx5_0".into())]);
     }
@@ -133,6 +150,8 @@ mod tests {
         assert!(Target::Softroce.has_test("rdma-core", "compile_fail"));
         assert!(!Target::Softroce.has_test(SOFTROCE, INTEROP));
         assert!(Target::Wire.has_test(SOFTROCE, INTEROP));
+        assert!(Target::Packets.has_test("ibverbs-sys", "conformance"));
+        assert!(!Target::Packets.has_test("rdma-core", "messages"));
         assert!(!Target::Wire.has_test("rdma-core", "messages"));
     }
 }

@@ -202,13 +202,13 @@ impl Span {
         let from = self.locate(offset, length).map_err(|_| Misplaced::Here)?;
         let place = to.locate(to_offset, length).map_err(|_| Misplaced::There)?;
         match (&self.kind, &to.kind) {
-            // SAFETY: inside the spans, whose makers keep the bytes mapped, and the second's writable.
             (
                 Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. },
                 Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. },
-            ) => unsafe {
-                copy(from, place, length);
-            },
+            ) => {
+                // SAFETY: inside the spans, whose makers keep the bytes mapped, and the second's writable.
+                unsafe { copy(from, place, length) };
+            }
             _ => {
                 let mut done = 0;
                 let mut room = [0; 1024];

@@ -213,7 +213,10 @@ fn play(service: Service, acts: &[Act], mut settle: impl FnMut(&mut Pair)) -> Pa
                     _ => *length,
                 };
                 let here = own.machine.register(pattern(length as usize));
-                let there = peer.machine.register(pattern(length as usize + 8));
+                // Other bytes: what is not copied is seen.
+                let other = pattern(length as usize + 8);
+                let other = other.into_iter().map(|byte| !byte).collect();
+                let there = peer.machine.register(other);
                 let mut list = vec![
                     own.machine.segment(here, 0, length / 3),
                     own.machine

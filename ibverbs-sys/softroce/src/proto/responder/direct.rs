@@ -138,7 +138,7 @@ impl Responder {
                 if matches!(progress, Progress::None) {
                     self.announce(part, remote, endpoint, host, sender)?;
                 }
-                self.write(part, remote, immediate, host, sender)?;
+                self.write(part, remote, immediate, endpoint, host, sender)?;
             }
             _ => return Err(Refusal::Invalid.into()),
         }
@@ -238,23 +238,25 @@ impl Responder {
         part: &Part<'_>,
         remote: Remote,
         immediate: Option<[u8; 4]>,
+        endpoint: &Endpoint,
         host: &mut H,
         sender: &H,
     ) -> Result<(), Stop> {
         let immediate = immediate.filter(|_| part.ends);
+        let mut ready = Ok(());
         if immediate.is_some() {
             if !part.starts {
                 readable(part, sender).map_err(Stop::Sender)?;
             }
-            self.message.take_receive(None, host)?;
+            ready = self.message.take_receive(None, host);
         }
-        let total = part.offset + part.length;
-        self.message.progress = Progress::Write {
-            remote,
-            length: part.request.length,
-            written: total,
+        // Of packets the last one alone would find no receive.
+        let length = match ready {
+            Ok(()) => part.length,
+            Err(_) => part.packets.saturating_sub(1) * endpoint.mtu(),
         };
-        if part.length > 0 {
+        let total = part.offset + part.length;
+        if length > 0 {
             let address = remote.address.checked_add(u64::from(part.offset));
             let place = Place::Remote(Remote {
                 address: address.ok_or(Refusal::Access)?,
@@ -262,12 +264,18 @@ impl Responder {
             });
             let payload = &part.request.payload;
             sender
-                .carry(payload, part.offset, part.length, host, place)
+                .carry(payload, part.offset, length, host, place)
                 .map_err(|fault| match fault {
                     Misplaced::Here => SENDER,
                     Misplaced::There => Refusal::Access.into(),
                 })?;
         }
+        ready?;
+        self.message.progress = Progress::Write {
+            remote,
+            length: part.request.length,
+            written: total,
+        };
         if immediate.is_some() {
             let trailer = Trailer {
                 immediate,

@@ -197,8 +197,8 @@ impl<'a> End<'a> {
     fn start(&self) {
         let attributes = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_RTS,
-            // One millisecond, eight times.
-            timeout: 8,
+            // 134 ms, eight times: longer than a thread waits for its turn on a busy machine.
+            timeout: 15,
             retry_cnt: 7,
             rnr_retry: 7,
             max_rd_atomic: 4,

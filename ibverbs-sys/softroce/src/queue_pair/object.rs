@@ -26,7 +26,7 @@ use crate::wire::Packet;
 ///
 /// One lock holds everything that changes. It is taken before the locks of receive queues and
 /// completion queues. Another queue pair's lock is taken with it only where the two talk
-/// [directly](super::direct), which has an order for that.
+/// without packets (module `direct`), which has an order for that.
 ///
 /// Destruction ends what it uses at once. Who still holds a reference then finds it dead.
 pub struct QueuePair {

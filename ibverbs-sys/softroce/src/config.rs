@@ -9,6 +9,7 @@
 //! | `SOFTROCE_ADDRESS` | IP addresses, with commas | live on these addresses of the host; by default one in 127/8 that is the process's own |
 //! | `SOFTROCE_PORT` | 1 to 65535 | UDP port, 4791 by default; peers must use the same |
 //! | `SOFTROCE_MTU` | 256, 512, 1024, 2048, 4096 | the port's MTU; by default the largest that the network interface carries |
+//! | `SOFTROCE_GSO` | `never`, `peers`, `always` | which packets the system may send as one and take apart late: by default those to peers in 127/8, in tunnels and over IPv6; other IPv4 packets only with `always`, because their ICRC is right only if the system or the network card numbers them as Linux does |
 //! | `SOFTROCE_RCVBUF` | bytes | size asked for the sockets' receive buffers, 8 MiB by default; the kernel's limit `net.core.rmem_max` holds |
 //! | `SOFTROCE_PATH` | `direct`, `shared`, `udp` | the only way to a peer beside packets: within the process, between processes of the host, or none; by default the shortest that there is |
 //! | `SOFTROCE_LOSS` | 0 to 1, or percent as `2%` | part of the packets sent that are lost |
@@ -36,7 +37,9 @@ use crate::proto::Mtu;
 
 mod parse;
 
-use parse::{addresses, bytes, duration, events, failures, links, mtu, number, part, port};
+use parse::{
+    addresses, bytes, duration, events, failures, links, mtu, number, part, port, segmentation,
+};
 
 /// A change that comes by itself, some time after the device was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,19 @@ pub enum Scheduled {
     },
 }
 
+/// Which packets may leave as a burst: one message to the system, which takes it apart behind the socket. It numbers the
+/// datagrams in the identification of their IPv4 headers then, and that is covered by the ICRC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Segmentation {
+    /// None.
+    Never,
+    /// Those in 127/8, in tunnels and over IPv6: nobody sees an identification.
+    #[default]
+    Peers,
+    /// All. The ICRC of the i-th packet of a burst is that of the identification i.
+    Always,
+}
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -61,6 +77,8 @@ pub struct Config {
     pub port: u16,
     /// The port's MTU; none: what the interface carries.
     pub mtu: Option<Mtu>,
+    /// Which packets may leave as a burst that the system takes apart.
+    pub segmentation: Segmentation,
     /// Bytes to ask for a socket's receive buffer.
     pub receive_buffer: usize,
     /// The only way to a peer beside packets; none: the shortest that there is.
@@ -82,6 +100,7 @@ impl Default for Config {
             addresses: Vec::new(),
             port: crate::wire::ip::PORT,
             mtu: None,
+            segmentation: Segmentation::default(),
             receive_buffer: 8 << 20,
             path: None,
             network: NetworkFaults::default(),
@@ -137,6 +156,9 @@ impl Config {
                 .read("SOFTROCE_PORT", port)?
                 .unwrap_or(default.port),
             mtu: environment.read("SOFTROCE_MTU", mtu)?,
+            segmentation: environment
+                .read("SOFTROCE_GSO", segmentation)?
+                .unwrap_or_default(),
             receive_buffer: environment
                 .read("SOFTROCE_RCVBUF", bytes)?
                 .unwrap_or(default.receive_buffer),

@@ -173,12 +173,15 @@ impl Nic {
         }
     }
 
-    /// Sends what was posted to a queue pair: directly if that can be, else by packets.
+    /// Sends what was posted to a queue pair: directly if that can be, else by packets. Small messages to a peer that has
+    /// much to answer may wait until it does.
     pub(crate) fn send(&self, sender: Sender<'_>) {
         let queue_pair = sender.queue_pair();
         let (step, timeout) = sender.carry();
         if step == Step::Packets {
-            self.transmit(queue_pair);
+            if !queue_pair.may_wait() {
+                self.transmit(queue_pair);
+            }
         } else if let Some(timeout) = timeout {
             self.timers
                 .note(queue_pair.number(), queue_pair.alarm(), timeout);
@@ -251,14 +254,25 @@ impl Nic {
 
     fn receive(&self, receiver: &mut Receiver, now: Time) -> usize {
         let Receiver { inbox, touched } = receiver;
-        let received = self.network.receive(inbox, |arrival, packet| {
-            self.deliver(now, arrival, packet, touched);
+        let received = self.network.receive(inbox, |packets| {
+            let alone = packets.is_alone();
+            for (arrival, packet) in packets {
+                self.deliver(now, &arrival, &packet, touched);
+            }
+            // The next burst is looked at while the peer, which has its answer to this one, makes one more.
+            if !alone {
+                self.answer(now, touched);
+            }
         });
-        // One answer for all that came together.
+        self.answer(now, touched);
+        received
+    }
+
+    /// Lets queue pairs answer: once for all that came together.
+    fn answer(&self, now: Time, touched: &mut Vec<Arc<QueuePair>>) {
         for queue_pair in touched.drain(..) {
             self.transmit_at(&queue_pair, now);
         }
-        received
     }
 
     /// Hands a packet to the queue pair that it is for, or to all of the group.

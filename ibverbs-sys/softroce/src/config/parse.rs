@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ibverbs_sys::ibv_event_type;
 
-use super::Scheduled;
+use super::{Scheduled, Segmentation};
 use crate::fault::{Errno, Failure, Verb};
 use crate::path::Way;
 use crate::proto::Mtu;
@@ -54,6 +54,15 @@ pub(super) fn mtu(value: &str) -> Result<Mtu, String> {
     .into_iter()
     .find(|mtu| mtu.bytes().to_string() == value)
     .ok_or_else(|| "256, 512, 1024, 2048 or 4096 is expected".to_owned())
+}
+
+pub(super) fn segmentation(value: &str) -> Result<Segmentation, String> {
+    match value {
+        "never" => Ok(Segmentation::Never),
+        "peers" => Ok(Segmentation::Peers),
+        "always" => Ok(Segmentation::Always),
+        _ => Err("never, peers or always is expected".to_owned()),
+    }
 }
 
 pub(super) fn bytes(value: &str) -> Result<usize, String> {
@@ -209,6 +218,7 @@ mod tests {
             ("SOFTROCE_ADDRESS", "10.0.0.1, fe80::1"),
             ("SOFTROCE_PORT", "5000"),
             ("SOFTROCE_MTU", "1024"),
+            ("SOFTROCE_GSO", "always"),
             ("SOFTROCE_RCVBUF", "212992"),
             ("SOFTROCE_PATH", "udp"),
             ("SOFTROCE_LOSS", "2%"),
@@ -226,6 +236,7 @@ mod tests {
         assert_eq!(config.device, "rocket7");
         assert_eq!(config.addresses.len(), 2);
         assert_eq!((config.port, config.mtu), (5000, Some(Mtu::Mtu1024)));
+        assert_eq!(config.segmentation, Segmentation::Always);
         assert_eq!(config.receive_buffer, 212_992);
         assert_eq!(config.path, Some(Way::Udp));
         assert_eq!(
@@ -269,6 +280,7 @@ mod tests {
             ("SOFTROCE_ADDRESS", "10.0.0.1,10.0.0.2", "at most one"),
             ("SOFTROCE_PORT", "0", "1 to 65535"),
             ("SOFTROCE_MTU", "1500", "1024"),
+            ("SOFTROCE_GSO", "yes", "never, peers or always"),
             ("SOFTROCE_RCVBUF", "-1", "bytes"),
             ("SOFTROCE_LOSS", "101%", "100%"),
             ("SOFTROCE_LOSS", "NaN", "from 0 to 1"),

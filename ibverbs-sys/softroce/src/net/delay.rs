@@ -119,6 +119,7 @@ impl Delay {
 
 #[cfg(test)]
 mod tests {
+    use super::super::route::Company;
     use super::*;
     use crate::wire::ip::Route;
 
@@ -142,6 +143,7 @@ mod tests {
                 to: (localhost, 1).into(),
                 traffic_class: 0,
                 hop_limit: None,
+                company: Company::Any,
             },
         }
     }

@@ -2,9 +2,9 @@
 //! their ICRC on their way out and in.
 //!
 //! ```text
-//!  poll_transmit ──> Outbox ── ICRC, accidents, capture ──> sendmmsg ──┐
-//!                                                                      │ UDP
-//!  QueuePair::receive <── Arrival, Packet <── ICRC check ── recvmmsg <─┘
+//!  poll_transmit ──> Outbox ── ICRC, accidents, capture ──> bursts ── sendmmsg ──┐
+//!                                                                                │ UDP
+//!  QueuePair::receive <── Arrival, Packet <── capture, ICRC check <── recvmmsg <──┘
 //! ```
 //!
 //! # GIDs
@@ -15,6 +15,7 @@
 //! own addresses, which is how kernel drivers and network cards are reached.
 
 pub(crate) mod address;
+mod bursts;
 mod delay;
 mod inbox;
 mod network;

@@ -11,11 +11,11 @@ use std::time::SystemTime;
 use parking_lot::{Mutex, RwLock};
 
 use super::delay::Delay;
-use super::outbox::{Batch, Outbox};
+use super::outbox::{self, Batch, Outbox};
 use super::socket::{Interface, Socket};
 use super::{address, route};
 use crate::capture::Capture;
-use crate::config::Config;
+use crate::config::{Config, Segmentation};
 use crate::counters::Counters;
 use crate::engine::Timers;
 use crate::fault::Faults;
@@ -95,6 +95,7 @@ pub(crate) struct Network {
     /// What the socket of a peer holds, in the kernel's way of counting.
     peer_buffer: usize,
     asked_buffer: usize,
+    pub(super) segmentation: Segmentation,
     endpoints: RwLock<Arc<Endpoints>>,
     groups: Mutex<HashMap<SocketAddr, (usize, Arc<Endpoint>)>>,
     pool: Mutex<Vec<Batch>>,
@@ -116,6 +117,11 @@ impl Network {
     ) -> io::Result<Self> {
         let capture = config.capture.as_ref().map(Capture::create).transpose()?;
         let (sockets, slot) = bind(config)?;
+        if config.segmentation != Segmentation::Never {
+            for socket in &sockets {
+                socket.coalesce();
+            }
+        }
         let interfaces = sockets
             .iter()
             .map(|socket| interface_mtu(socket.local().ip()));
@@ -173,6 +179,7 @@ impl Network {
             mtu,
             peer_buffer: unprivileged_buffer().min(receive_buffer.unwrap_or(0)),
             asked_buffer: config.receive_buffer,
+            segmentation: config.segmentation,
             groups: Mutex::new(HashMap::new()),
             pool: Mutex::new(Vec::new()),
             delay: Delay::new(),
@@ -213,16 +220,27 @@ impl Network {
     /// that may have as large a one as this process without privileges. The other half is for other queue pairs, and
     /// for what the kernel does not give back at once.
     pub(crate) fn window(&self, mtu: Mtu) -> u32 {
-        // The kernel counts the memory that a packet takes: a power of two with room for headers and for the
-        // 320 bytes at the end of every buffer, and 256 bytes to describe it.
-        let taken = (mtu.bytes() + 128 + 320).next_power_of_two() + 256;
-        let packets = self.peer_buffer / taken / 2;
-        // What a network between two hosts holds is not known; 128 is what the kernel's driver sends.
         let loopback = self
             .own
             .iter()
             .all(|own| own.socket.local().ip().is_loopback());
+        let in_pages = loopback && outbox::goes_in_pages(mtu.bytes()) && self.segments();
+        // The kernel counts the memory that a packet takes, and 256 bytes to describe it: pages, and a buffer for headers;
+        // or a power of two with room for headers and for the 320 bytes at the end of every buffer.
+        let taken = if in_pages {
+            mtu.bytes() + HEADERS + 640 + 256
+        } else {
+            (mtu.bytes() + 128 + 320).next_power_of_two() + 256
+        };
+        let packets = self.peer_buffer / taken / 2;
+        // What a network between two hosts holds is not known; 128 is what the kernel's driver sends.
         packets.clamp(8, if loopback { 512 } else { 128 }) as u32
+    }
+
+    /// Whether packets may leave in bursts, by all sockets.
+    fn segments(&self) -> bool {
+        let wanted = self.segmentation != Segmentation::Never;
+        wanted && self.own.iter().all(|own| own.socket.segments())
     }
 
     /// Whether packets can be sent this way at all: the local GID is there, and the peer's is of its kind.
@@ -320,6 +338,9 @@ impl Network {
             }
             let interface = own.socket.local().ip();
             let socket = Socket::join(at, interface, self.asked_buffer)?;
+            if self.segmentation != Segmentation::Never {
+                socket.coalesce();
+            }
             let endpoint = Endpoint {
                 socket,
                 gid: own.gid,

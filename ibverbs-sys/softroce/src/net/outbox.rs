@@ -1,21 +1,35 @@
 #![forbid(unsafe_code)]
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::thread;
 
 use smallvec::SmallVec;
 
+use super::bursts;
 use super::delay::Packet;
 use super::network::Network;
-use super::socket::{BATCH, Datagram};
+use super::route::{Company, Way};
+use super::socket::{BATCH, Burst, Socket};
 use super::tunnel;
+use crate::config::Segmentation;
 use crate::proto::{Counter, Path};
+use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
 /// How often a batch is tried that the system has no room for.
 const TRIES: u32 = 16;
+
+/// A box that has so many packets is sent.
+const PACKETS: usize = 64;
+
+/// A box that has so many bytes is sent: two bursts.
+const BYTES: usize = 128 << 10;
+
+/// A datagram of so many bytes that goes alone goes as a burst of one: the system puts it into pages then, and it takes
+/// about half the memory of what else is a power of two.
+const LARGE: usize = 512;
 
 /// Packets that are about to be sent. Each gets its ICRC when it is put in; they go, in this order, when the box is
 /// full, flushed, or dropped.
@@ -33,6 +47,18 @@ pub(crate) struct Outbox<'a> {
 pub(super) struct Batch {
     bytes: Vec<u8>,
     packets: Vec<Sealed>,
+    /// Of the last packet: the next one is likely to have the same.
+    last: Option<Known>,
+}
+
+/// What was found out for a packet: the way, and the headers for a length from BTH to pad.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    path: Path,
+    queue_pair: u32,
+    way: Way,
+    len: usize,
+    headers: Headers,
 }
 
 /// A packet that is ready.
@@ -47,12 +73,13 @@ struct Sealed {
 }
 
 /// What a datagram needs beside its bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shipment {
     pub(super) endpoint: usize,
     pub(super) to: SocketAddr,
     pub(super) traffic_class: u8,
     pub(super) hop_limit: Option<u8>,
+    pub(super) company: Company,
 }
 
 impl<'a> Outbox<'a> {
@@ -79,7 +106,7 @@ impl<'a> Outbox<'a> {
         if path.is_none() {
             self.batch.bytes.truncate(begin);
         }
-        if self.batch.packets.len() >= BATCH {
+        if self.batch.is_full() {
             self.flush();
         }
         path.is_some()
@@ -88,22 +115,20 @@ impl<'a> Outbox<'a> {
     /// Sends all packets in the box. Never waits, but for the system to make room, and that not long.
     pub(crate) fn flush(&mut self) {
         let Self { network, batch } = self;
-        let mut rest = &batch.packets[..];
-        while let Some(first) = rest.first() {
-            let of_endpoint =
-                |packet: &&Sealed| packet.shipment.endpoint == first.shipment.endpoint;
-            let run = rest.iter().take(BATCH).take_while(of_endpoint).count();
-            let (packets, others) = rest.split_at(run);
-            let datagrams: SmallVec<[Datagram<'_>; BATCH]> = packets
-                .iter()
-                .map(|packet| batch.datagram(packet))
-                .collect();
-            for packet in packets {
-                network.capture(&packet.headers, &batch.bytes[packet.transport.clone()]);
+        let mut runs: SmallVec<[Range<usize>; BATCH]> = SmallVec::new();
+        let mut begin = 0;
+        while let Some(first) = batch.packets.get(begin) {
+            let run = begin..begin + network.burst(&batch.packets[begin..]);
+            if first.shipment.company == Company::Numbered {
+                batch.number(run.clone());
             }
-            network.ship(first.shipment.endpoint, &datagrams);
-            rest = others;
+            begin = run.end;
+            runs.push(run);
         }
+        for packet in &batch.packets {
+            network.capture(&packet.headers, &batch.bytes[packet.transport.clone()]);
+        }
+        network.send(batch, &runs);
         batch.packets.clear();
         batch.bytes.clear();
     }
@@ -116,11 +141,25 @@ impl<'a> Outbox<'a> {
         let written = bytes.get(transport..)?;
         let destination = written.get(4..8)?;
         let queue_pair = u32::from_be_bytes(destination.try_into().ok()?) & 0xff_ffff;
-        let way = network.way(path, queue_pair)?;
+        let len = written.len();
+        let Known { way, headers, .. } = match self.batch.last {
+            Some(last) if (last.path, last.queue_pair, last.len) == (*path, queue_pair, len) => {
+                last
+            }
+            _ => {
+                let way = network.way(path, queue_pair)?;
+                *self.batch.last.insert(Known {
+                    path: *path,
+                    queue_pair,
+                    way,
+                    len,
+                    headers: way.route.headers(len),
+                })
+            }
+        };
         if !network.faults.link_is_up() {
             return None;
         }
-        let headers = way.route.headers(written.len());
         let icrc = headers.icrc(written);
         bytes.extend_from_slice(&icrc.to_le_bytes());
         if way.tunnelled {
@@ -137,6 +176,7 @@ impl<'a> Outbox<'a> {
                 to: way.to,
                 traffic_class: path.traffic_class,
                 hop_limit: way.hop_limit,
+                company: way.company,
             },
         };
         network.counters.count(Counter::SentPackets, 1);
@@ -212,7 +252,7 @@ impl<'a> Outbox<'a> {
             headers: packet.headers,
             shipment: packet.shipment,
         });
-        if self.batch.packets.len() >= BATCH {
+        if self.batch.is_full() {
             self.flush();
         }
     }
@@ -226,25 +266,93 @@ impl Drop for Outbox<'_> {
 }
 
 impl Batch {
-    fn datagram(&self, packet: &Sealed) -> Datagram<'_> {
-        Datagram {
-            bytes: &self.bytes[packet.datagram.clone()],
-            to: packet.shipment.to,
-            traffic_class: packet.shipment.traffic_class,
-            hop_limit: packet.shipment.hop_limit,
+    fn is_full(&self) -> bool {
+        self.packets.len() >= PACKETS || self.bytes.len() >= BYTES
+    }
+
+    /// Makes packets ones that the system numbers from 0 on: their headers, and their ICRC, which may be wrong by an accident
+    /// and then stays wrong.
+    fn number(&mut self, run: Range<usize>) {
+        for (number, packet) in self.packets[run].iter_mut().enumerate().skip(1) {
+            let number = number as u16;
+            let (covered, end) = (packet.transport.len() - 4, packet.transport.end);
+            packet.headers.set_identification(number);
+            let difference = icrc::of_identification(number, covered).to_le_bytes();
+            for (byte, difference) in self.bytes[end - 4..end].iter_mut().zip(difference) {
+                *byte ^= difference;
+            }
         }
     }
 }
 
+/// Whether packets of the MTU go in bursts, if those may be sent, also where one goes alone.
+pub(super) fn goes_in_pages(mtu: usize) -> bool {
+    mtu >= LARGE
+}
+
+/// Packets that have the same shipment as one message.
+fn burst<'a>(shipment: Shipment, payloads: &'a [IoSlice<'a>], segments: bool) -> Burst<'a> {
+    let segment = payloads.first().map_or(0, |first| first.len());
+    let large = segments && shipment.company == Company::Any && segment >= LARGE;
+    Burst {
+        payloads,
+        segment: u16::try_from(segment)
+            .ok()
+            .filter(|_| payloads.len() > 1 || large),
+        to: shipment.to,
+        traffic_class: shipment.traffic_class,
+        hop_limit: shipment.hop_limit,
+    }
+}
+
 impl Network {
-    /// Sends datagrams by a socket. What the system has no room for after some tries is lost, as on any network.
-    fn ship(&self, endpoint: usize, datagrams: &[Datagram<'_>]) {
-        let Some(endpoint) = self.own.get(endpoint) else {
-            return;
+    /// Sends a box's packets; each run of them is a burst.
+    fn send(&self, batch: &Batch, runs: &[Range<usize>]) {
+        let payloads: SmallVec<[IoSlice<'_>; PACKETS]> = batch
+            .packets
+            .iter()
+            .map(|packet| IoSlice::new(&batch.bytes[packet.datagram.clone()]))
+            .collect();
+        let of = |run: &Range<usize>| batch.packets[run.start].shipment;
+        for runs in runs.chunk_by(|a, b| of(a).endpoint == of(b).endpoint) {
+            let Some(endpoint) = self.own.get(of(&runs[0]).endpoint) else {
+                continue;
+            };
+            let socket = &endpoint.socket;
+            let segments = self.segmentation != Segmentation::Never && socket.segments();
+            let bursts: SmallVec<[Burst<'_>; BATCH]> = runs
+                .iter()
+                .map(|run| burst(of(run), &payloads[run.clone()], segments))
+                .collect();
+            self.ship(socket, &bursts);
+        }
+    }
+
+    /// How many packets, from the first on, go as one.
+    fn burst(&self, packets: &[Sealed]) -> usize {
+        let Some(first) = packets.first() else {
+            return 0;
         };
-        let (mut rest, mut tries) = (datagrams, 0);
-        while !rest.is_empty() {
-            match endpoint.socket.send(rest) {
+        let allowed = match (self.segmentation, first.shipment.company) {
+            (Segmentation::Never, _) | (_, Company::None) => false,
+            (Segmentation::Peers, Company::Numbered) => false,
+            (Segmentation::Peers | Segmentation::Always, _) => true,
+        };
+        let socket = self.own.get(first.shipment.endpoint);
+        if !allowed || !socket.is_some_and(|own| own.socket.segments()) {
+            return 1;
+        }
+        let same = packets
+            .iter()
+            .take_while(|packet| packet.shipment == first.shipment);
+        bursts::together(same.map(|packet| packet.datagram.len()))
+    }
+
+    /// Sends bursts by a socket. What the system has no room for after some tries is lost, as on any network.
+    fn ship(&self, socket: &Socket, bursts: &[Burst<'_>]) {
+        let (mut rest, mut tries) = (bursts, 0);
+        while let Some(first) = rest.first() {
+            match socket.send(rest) {
                 Ok(sent) if sent > 0 => {
                     rest = &rest[sent.min(rest.len())..];
                     tries = 0;
@@ -252,11 +360,19 @@ impl Network {
                 Err(error) if is_shortage(&error) => {
                     tries += 1;
                     if tries > TRIES {
-                        self.counters
-                            .count(Counter::SendDiscarded, rest.len() as u64);
+                        let lost: usize = rest.iter().map(|burst| burst.payloads.len()).sum();
+                        self.counters.count(Counter::SendDiscarded, lost as u64);
                         return;
                     }
                     thread::yield_now();
+                }
+                Err(error) if first.segment.is_some() => {
+                    // The interface cannot take bursts apart (udp(7)); other reasons may be those of this one.
+                    if error.raw_os_error() == Some(libc::EIO) {
+                        socket.stop_segments();
+                    }
+                    self.ship_apart(socket, first);
+                    rest = &rest[1..];
                 }
                 // Too long for the interface, no route, refused by a filter: that is of the first datagram.
                 _ => {
@@ -264,6 +380,18 @@ impl Network {
                     rest = &rest[1..];
                 }
             }
+        }
+    }
+
+    /// Sends each datagram of a burst by itself.
+    fn ship_apart(&self, socket: &Socket, burst: &Burst<'_>) {
+        for payloads in burst.payloads.chunks(1) {
+            let alone = Burst {
+                payloads,
+                segment: None,
+                ..*burst
+            };
+            self.ship(socket, &[alone]);
         }
     }
 }

@@ -25,6 +25,21 @@ pub(super) struct Way {
     pub(super) tunnelled: bool,
     /// The datagram's hop limit; none: the socket's.
     pub(super) hop_limit: Option<u8>,
+    /// Whether it may go in a burst.
+    pub(super) company: Company,
+}
+
+/// Whether packets may go together in a burst. The system numbers the datagrams of one from 0 on in the identification of
+/// their IPv4 headers, when it takes the burst apart; and the ICRC covers that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Company {
+    /// Each goes by itself: to a group, of which nobody knows what its members can.
+    None,
+    /// No one ever sees an identification: the ICRC covers an IPv6 header, or the packet stays on this host, where bursts stay
+    /// whole and both sides take it for 0.
+    Any,
+    /// Someone else may see it, and the ICRC has to be that of its number.
+    Numbered,
 }
 
 /// The way from a GID, whose socket is bound to `local`, to a queue pair.
@@ -68,6 +83,11 @@ pub(super) fn way(
     } else {
         HOP_LIMIT
     };
+    let company = match (gid.kind, to) {
+        _ if group.is_some() => Company::None,
+        (GidKind::Mapped, SocketAddr::V4(to)) if !to.ip().is_loopback() => Company::Numbered,
+        _ => Company::Any,
+    };
     let route = Route {
         source: gid.address,
         destination: match (gid.kind, to) {
@@ -86,6 +106,7 @@ pub(super) fn way(
         route,
         tunnelled: gid.kind == GidKind::Tunnelled,
         hop_limit: (hop_limit != HOP_LIMIT).then_some(hop_limit),
+        company,
     })
 }
 
@@ -98,5 +119,51 @@ pub(super) fn gid_of(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_tells_what_may_go_together() {
+        let v4 = |ip: [u8; 4]| Ipv4Addr::from(ip).to_ipv6_mapped();
+        let tunnel = address::unique_local("10.0.0.2:4791".parse().unwrap());
+        let host: SocketAddr = "10.0.0.1:4791".parse().unwrap();
+        let native: SocketAddr = "[2001:db8::1]:4791".parse().unwrap();
+        for (kind, local, destination, company) in [
+            (GidKind::Mapped, host, v4([127, 5, 5, 5]), Company::Any),
+            (GidKind::Mapped, host, v4([10, 0, 0, 2]), Company::Numbered),
+            (GidKind::Mapped, host, v4([239, 1, 1, 1]), Company::None),
+            (GidKind::Tunnelled, host, tunnel, Company::Any),
+            (
+                GidKind::Native,
+                native,
+                "2001:db8::2".parse().unwrap(),
+                Company::Any,
+            ),
+            (
+                GidKind::Native,
+                native,
+                "ff0e::2".parse().unwrap(),
+                Company::None,
+            ),
+        ] {
+            let gid = Gid {
+                address: gid_of(local.ip()),
+                kind,
+                endpoint: 0,
+            };
+            let path = Path {
+                source: 0,
+                destination,
+                traffic_class: 0,
+                hop_limit: 64,
+                flow_label: 0,
+            };
+            let way = way(&gid, local, 4791, &path, 0x1234).unwrap();
+            assert_eq!(way.company, company, "{destination}");
+        }
     }
 }

@@ -161,6 +161,12 @@ impl QueuePair {
         self.requester.post(request);
     }
 
+    /// Whether what was posted last may wait for an answer that is on its way, so that [`poll_transmit`](Self::poll_transmit)
+    /// need not be called before that has come.
+    pub fn may_wait(&self) -> bool {
+        self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
+    }
+
     /// Takes a packet. What is to be said to it comes from [`poll_transmit`](Self::poll_transmit): call that
     /// once after all packets that came together, and one acknowledgement answers them all.
     ///

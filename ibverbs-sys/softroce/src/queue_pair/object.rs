@@ -270,6 +270,11 @@ impl QueuePair {
         outgoing.flush();
     }
 
+    /// Whether what was posted last may wait to be transmitted until the next packet comes.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.inner.lock().transport.may_wait()
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
     pub fn next_timeout(&self) -> Option<Time> {
         self.inner.lock().transport.next_timeout()

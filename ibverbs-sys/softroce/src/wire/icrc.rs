@@ -52,6 +52,21 @@ pub fn explained_by_identification(
     identification(header, udp, transport, received).is_some()
 }
 
+/// What an identification changes in the ICRC of a packet over IPv4 with `transport` bytes from BTH to pad, against that with
+/// identification 0: it is to be added by exclusive or.
+pub fn of_identification(identification: u16, transport: usize) -> u32 {
+    // A CRC is linear: the two bytes, shifted by all that follows them.
+    let [high, low] = identification.to_be_bytes();
+    let bytes = u32::from(u16::from_le_bytes([high, low])) << 16;
+    shift(bytes, following(transport))
+}
+
+/// How many bytes come behind the identification: the rest of the header, UDP's, the packet, and four by which a CRC
+/// shifts its message in any case.
+fn following(transport: usize) -> usize {
+    (20 - 6) + 8 + transport + 4
+}
+
 /// The identification with which the packet's ICRC is `received`; none if there is none.
 ///
 /// A CRC is linear: two messages that differ in two bytes only have CRCs that differ by the remainder of those bytes
@@ -64,9 +79,7 @@ fn identification(
     received: u32,
 ) -> Option<u16> {
     let difference = ipv4(header, udp, transport) ^ received;
-    // The rest of the header, and four bytes by which a CRC shifts its message in any case.
-    let following = (20 - 6) + udp.len() + transport.len() + 4;
-    let bytes = unshift(difference, following);
+    let bytes = unshift(difference, following(transport.len()));
     if bytes & 0xffff != 0 {
         return None;
     }
@@ -112,9 +125,32 @@ const UNSHIFTS: [u32; 32] = {
     powers
 };
 
+/// x^(8 * 2^i) modulo the polynomial.
+const SHIFTS: [u32; 32] = {
+    let mut powers = [0; 32];
+    // x^8
+    let mut power = 1 << 23;
+    let mut i = 0;
+    while i < 32 {
+        powers[i] = power;
+        power = multiply(power, power);
+        i += 1;
+    }
+    powers
+};
+
+/// Multiplies by x^(8 * bytes).
+fn shift(value: u32, bytes: usize) -> u32 {
+    by_powers(&SHIFTS, value, bytes)
+}
+
 /// Divides by x^(8 * bytes).
-fn unshift(mut value: u32, bytes: usize) -> u32 {
-    for (i, power) in UNSHIFTS.into_iter().enumerate() {
+fn unshift(value: u32, bytes: usize) -> u32 {
+    by_powers(&UNSHIFTS, value, bytes)
+}
+
+fn by_powers(powers: &[u32; 32], mut value: u32, bytes: usize) -> u32 {
+    for (i, &power) in powers.iter().enumerate() {
         if bytes >> i & 1 != 0 {
             value = multiply(value, power);
         }
@@ -322,6 +358,9 @@ mod tests {
             v4[4..6].copy_from_slice(&id.to_be_bytes());
             let icrc = ipv4(&v4, &udp, &transport);
             prop_assert_eq!(identification(&assumed, &udp, &transport, icrc), Some(id));
+            v4[4..6].fill(0);
+            let of_none = ipv4(&v4, &udp, &transport);
+            prop_assert_eq!(of_none ^ of_identification(id, transport.len()), icrc);
         }
 
         #[test]

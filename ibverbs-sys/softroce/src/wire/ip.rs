@@ -141,6 +141,16 @@ impl Headers {
         }
     }
 
+    /// Gives an IPv4 header an identification; one of IPv6 has none.
+    pub fn set_identification(&mut self, identification: u16) {
+        if let Self::V4 { ip, .. } = self {
+            ip[4..6].copy_from_slice(&identification.to_be_bytes());
+            ip[10..12].fill(0);
+            let checksum = checksum(ip);
+            ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+    }
+
     /// Appends both to `out`.
     pub fn emit(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.ip());

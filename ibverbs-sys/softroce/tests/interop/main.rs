@@ -46,6 +46,8 @@ struct Case {
     count: usize,
     /// In percent.
     loss: u32,
+    /// Softroce sends bursts, which the kernel takes apart and numbers in front of its device.
+    bursts: bool,
 }
 
 const CASES: &[Case] = &[
@@ -73,6 +75,15 @@ const CASES: &[Case] = &[
         1_000,
         2,
     ),
+    bursts(rc("rc_bursts_from_softroce", 1024, true, 5_000, 0)),
+    bursts(rc("rc_bursts_from_kernel", 1024, false, 5_000, 0)),
+    bursts(rc(
+        "rc_bursts_2_percent_loss_from_softroce",
+        1024,
+        true,
+        500,
+        2,
+    )),
 ];
 
 const fn rc(name: &'static str, mtu: u32, from_softroce: bool, count: usize, loss: u32) -> Case {
@@ -86,6 +97,14 @@ const fn rc(name: &'static str, mtu: u32, from_softroce: bool, count: usize, los
         from_softroce,
         count,
         loss,
+        bursts: false,
+    }
+}
+
+const fn bursts(case: Case) -> Case {
+    Case {
+        bursts: true,
+        ..case
     }
 }
 
@@ -153,7 +172,8 @@ fn together(network: &Network, case: &Case) -> Result<()> {
     softroce.args(["netns", "exec", NAMESPACE]).arg(&program);
     softroce
         .args(["--end=softroce", case.name])
-        .env("SOFTROCE_ADDRESS", SOFTROCE_ADDRESS);
+        .env("SOFTROCE_ADDRESS", SOFTROCE_ADDRESS)
+        .env("SOFTROCE_GSO", if case.bursts { "always" } else { "peers" });
     let start = |command: &mut Command| {
         let started = command.stdin(Stdio::null()).spawn();
         started.map_err(|error| format!("starting an end: {error}"))

@@ -34,6 +34,12 @@ use super::{
     Time,
 };
 
+/// With so many packets on the way, a small message more may wait for the answer to them.
+const BUSY: u32 = 16;
+
+/// So many messages, or bytes of them, do not wait: a system takes no more at once.
+const LOAD: (u32, u32) = (64, 64 << 10);
+
 /// The oldest request cannot go on: how it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Failed(pub(super) CompletionStatus);
@@ -110,6 +116,29 @@ impl Requester {
     #[inline]
     pub(super) fn outstanding(&self) -> usize {
         self.queue.len()
+    }
+
+    /// Whether what was posted last may wait for an answer that is sure to come, and leave together with what is posted until
+    /// then: what many packets cost in a system is not much more than what one costs. Only messages of a packet wait.
+    pub(super) fn may_wait(&self, endpoint: &Endpoint) -> bool {
+        let Some(Entry { request, progress }) = self.queue.back() else {
+            return false;
+        };
+        let local = matches!(
+            request.operation,
+            SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. }
+        );
+        if local || !matches!(progress, Progress::Waiting) || request.length > endpoint.mtu() {
+            return false;
+        }
+        let waiting = self.queue.len().saturating_sub(self.cursor.entry) as u32;
+        let on_the_way = self.position().distance(self.unanswered).max(0) as u32;
+        // The newest packet asked for its acknowledgement.
+        endpoint.is_reliable()
+            && self.unasked == 0
+            && on_the_way >= BUSY
+            && waiting < LOAD.0
+            && waiting.saturating_mul(request.length) < LOAD.1
     }
 
     pub(super) fn next_sequence(&self) -> Sequence {

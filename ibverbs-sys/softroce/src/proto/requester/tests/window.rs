@@ -66,3 +66,57 @@ fn a_queue_pair_without_reads_refuses_them_itself() {
     assert_eq!(node.machine.ends(), [(5, S::LocalQueuePairOperation)]);
     assert_eq!(node.queue_pair.state(), State::Error);
 }
+
+#[test]
+fn a_small_message_waits_only_for_an_answer_that_will_come() {
+    let mut node = Node::ready_to_receive(1, RC);
+    node.queue_pair.attributes_mut().window = 64;
+    node.enter(State::ReadyToSend);
+    for id in 0..16 {
+        node.post_send(id, vec![1; 8]);
+        assert!(!node.queue_pair.may_wait());
+        node.transmit_all(Time::default());
+    }
+    node.post_send(16, vec![1; 8]);
+    assert!(node.queue_pair.may_wait());
+    // One of several packets goes at once, also with small ones before it.
+    node.post_send(17, pattern(257));
+    assert!(!node.queue_pair.may_wait());
+    // What waited goes with the answer.
+    node.receive_made(ack(9), &[]);
+    assert_eq!(node.transmit_all(Time::default()).len(), 3);
+    node.post_send(18, vec![1; 8]);
+    assert!(!node.queue_pair.may_wait(), "nine packets are on the way");
+}
+
+#[test]
+fn as_much_as_a_system_takes_at_once_does_not_wait() {
+    for (length, most) in [(8, 64), (256, 64), (0, 64)] {
+        let mut node = lone_sends(16);
+        node.transmit_all(Time::default());
+        let mut waiting = 0;
+        loop {
+            node.post_send(100, vec![1; length]);
+            waiting += 1;
+            if !node.queue_pair.may_wait() {
+                break;
+            }
+        }
+        assert_eq!(waiting, most);
+    }
+}
+
+#[test]
+fn what_has_no_packets_or_no_answers_does_not_wait() {
+    let mut node = lone_sends(20);
+    node.transmit_all(Time::default());
+    let local = SendOperation::LocalInvalidate { key: 1 };
+    node.post(request(20, local, &[]));
+    assert!(!node.queue_pair.may_wait());
+    let mut node = Node::ready_to_send(1, Service::UnreliableConnection);
+    for id in 0..40 {
+        node.post_send(id, vec![1; 8]);
+        assert!(!node.queue_pair.may_wait());
+        node.transmit_all(Time::default());
+    }
+}

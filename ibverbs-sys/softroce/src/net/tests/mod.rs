@@ -1,12 +1,15 @@
 //! Two NICs' networks in one process, over real sockets.
 
+use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+mod segmentation;
+
 use super::address::{self, MULTICAST};
-use super::socket::Datagram;
+use super::socket::Burst;
 use super::{Inbox, Network};
 use crate::config::Config;
 use crate::counters::Counters;
@@ -59,12 +62,12 @@ fn receive(network: &Network, packets: usize) -> Vec<Got> {
 }
 
 fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<Got>) -> usize {
-    network.receive(inbox, |arrival, packet| {
-        got.push(Got {
-            arrival: *arrival,
+    network.receive(inbox, |packets| {
+        got.extend(packets.map(|(arrival, packet)| Got {
+            arrival,
             sequence: packet.header.bth.sequence,
             payload: packet.payload.to_vec(),
-        });
+        }));
     })
 }
 
@@ -314,13 +317,14 @@ fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
     let (a, b) = networks();
     let c = open(&Config::default());
     let send_by = |socket: &super::Socket, bytes: &[u8]| {
-        let datagram = Datagram {
-            bytes,
+        let alone = Burst {
+            payloads: &[IoSlice::new(bytes)],
+            segment: None,
             to: b.own[0].socket.local(),
             traffic_class: 0,
             hop_limit: None,
         };
-        assert_eq!(socket.send(&[datagram]).unwrap(), 1);
+        assert_eq!(socket.send(&[alone]).unwrap(), 1);
     };
     send_by(&a.own[0].socket, &tunnelled(&a, &b));
     assert_eq!(receive(&b, 1).len(), 1);
@@ -510,16 +514,22 @@ fn a_window_of_packets_waits_in_a_socket_without_loss() {
     ] {
         let window = b.window(mtu);
         assert!(window >= 8);
-        let mut outbox = a.outbox();
-        for sequence in 0..window {
-            outbox.push(|out| {
-                datagram(number(&b), sequence, &vec![1; mtu.bytes()], out);
-                Some(path(1, b.addresses()[1]))
-            });
+        // In bursts, and each by itself.
+        for alone in [false, true] {
+            let mut outbox = a.outbox();
+            for sequence in 0..window {
+                outbox.push(|out| {
+                    datagram(number(&b), sequence, &vec![1; mtu.bytes()], out);
+                    Some(path(1, b.addresses()[1]))
+                });
+                if alone {
+                    outbox.flush();
+                }
+            }
+            drop(outbox);
+            let got = receive(&b, window as usize);
+            assert!(got.iter().map(|got| got.sequence).eq(0..window), "{mtu:?}");
         }
-        drop(outbox);
-        let got = receive(&b, window as usize);
-        assert!(got.iter().map(|got| got.sequence).eq(0..window), "{mtu:?}");
     }
     let large = open(&Config::default());
     assert!(large.window(Mtu::Mtu4096) >= b.window(Mtu::Mtu4096));

@@ -1,0 +1,86 @@
+//! Which packets may pass the system together.
+
+#![forbid(unsafe_code)]
+
+use super::socket::{LONGEST, SEGMENTS};
+
+/// How many datagrams, from the first on, can go as one, by their sizes: those as long as the first one, and one behind
+/// them that is shorter. At least one, if there is any.
+pub(super) fn together(sizes: impl IntoIterator<Item = usize>) -> usize {
+    let mut sizes = sizes.into_iter();
+    let Some(segment) = sizes.next() else {
+        return 0;
+    };
+    let (mut count, mut total) = (1, segment);
+    // A datagram of nothing has no place in a burst.
+    for size in sizes.take_while(|&size| size > 0) {
+        total += size;
+        if size > segment || total > LONGEST || count == SEGMENTS {
+            break;
+        }
+        count += 1;
+        if size < segment {
+            break;
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn equal_ones_go_together_and_a_shorter_one_ends_them() {
+        assert_eq!(together([]), 0);
+        assert_eq!(together([100]), 1);
+        assert_eq!(together([100, 100, 100]), 3);
+        assert_eq!(together([100, 100, 40, 40]), 3);
+        assert_eq!(together([100, 100, 101]), 2);
+        assert_eq!(together([100, 0, 100]), 1);
+        assert_eq!(together([0, 0]), 1);
+    }
+
+    #[test]
+    fn the_first_packet_of_a_write_is_longer_than_those_behind_it() {
+        // RETH has 16 bytes; the last packet has immediate data.
+        let write = [4128, 4112, 4112, 4112, 4112, 4116];
+        assert_eq!(together(write), 2);
+        assert_eq!(together(write[2..].iter().copied()), 3);
+        assert_eq!(together(write[5..].iter().copied()), 1);
+    }
+
+    #[test]
+    fn as_much_as_the_system_takes() {
+        assert_eq!(together([64; 200]), SEGMENTS);
+        assert_eq!(together([4112; 64]), LONGEST / 4112);
+        assert_eq!(together([LONGEST, 1]), 1);
+        assert_eq!(together([LONGEST + 10, 1]), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn the_system_takes_apart_what_was_put_together(
+            sizes in proptest::collection::vec(prop_oneof![Just(1060_usize), Just(1044), 0_usize..2000], 1..200),
+        ) {
+            let mut rest = &sizes[..];
+            while !rest.is_empty() {
+                let count = together(rest.iter().copied());
+                prop_assert!(count >= 1 && count <= rest.len().min(SEGMENTS));
+                let (burst, others) = rest.split_at(count);
+                let total: usize = burst.iter().sum();
+                prop_assert!(count == 1 || total <= LONGEST);
+                // As the system does: by the size of the first one.
+                let bytes = vec![0_u8; total];
+                let apart: Vec<usize> = match burst[0] {
+                    0 => vec![0],
+                    segment => bytes.chunks(segment).map(<[u8]>::len).collect(),
+                };
+                prop_assert_eq!(&apart[..], burst);
+                rest = others;
+            }
+        }
+    }
+}

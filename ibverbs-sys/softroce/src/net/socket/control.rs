@@ -1,0 +1,107 @@
+use std::mem;
+use std::net::SocketAddr;
+
+use libc::{c_int, cmsghdr};
+
+use super::Burst;
+
+/// From linux/udp.h.
+pub(super) const UDP_SEGMENT: c_int = 103;
+/// From linux/udp.h.
+pub(super) const UDP_GRO: c_int = 104;
+
+/// A control message with an int, or less.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Control {
+    header: cmsghdr,
+    value: [u8; size_of::<c_int>()],
+}
+
+// The layout is that of the macros of cmsg(3).
+const _: () = {
+    // SAFETY: they only calculate.
+    unsafe {
+        assert!(size_of::<Control>() == libc::CMSG_SPACE(size_of::<c_int>() as _) as usize);
+        assert!(size_of::<Control>() == libc::CMSG_SPACE(size_of::<u16>() as _) as usize);
+        assert!(mem::offset_of!(Control, value) == libc::CMSG_LEN(0) as usize);
+    }
+};
+
+/// A message's control messages: traffic class, hop limit, size of segments.
+pub(super) type Controls = [Control; 3];
+
+/// What the control messages of a message that came say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Said {
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
+    /// The size of all datagrams but the last, of several that came as one.
+    pub(super) segment: Option<usize>,
+}
+
+impl Control {
+    // SAFETY: zero is a number in all of its fields.
+    pub(super) const NONE: Self = unsafe { mem::zeroed() };
+
+    fn int(level: c_int, kind: c_int, value: c_int) -> Self {
+        Self::new(level, kind, size_of::<c_int>(), value.to_ne_bytes())
+    }
+
+    fn short(level: c_int, kind: c_int, value: u16) -> Self {
+        let [low, high] = value.to_ne_bytes();
+        Self::new(level, kind, size_of::<u16>(), [low, high, 0, 0])
+    }
+
+    fn new(level: c_int, kind: c_int, size: usize, value: [u8; 4]) -> Self {
+        let mut control = Self::NONE;
+        // SAFETY: it only calculates.
+        control.header.cmsg_len = unsafe { libc::CMSG_LEN(size as _) } as _;
+        control.header.cmsg_level = level;
+        control.header.cmsg_type = kind;
+        control.value = value;
+        control
+    }
+
+    /// Sets those that a burst needs; how many.
+    pub(super) fn set(controls: &mut Controls, burst: &Burst<'_>) -> usize {
+        let (level, class, limit) = match burst.to {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
+        };
+        let mut set = 0;
+        let mut put = |control| {
+            controls[set] = control;
+            set += 1;
+        };
+        if burst.traffic_class != 0 {
+            put(Self::int(level, class, burst.traffic_class.into()));
+        }
+        if let Some(hop_limit) = burst.hop_limit {
+            put(Self::int(level, limit, hop_limit.into()));
+        }
+        if let Some(segment) = burst.segment {
+            put(Self::short(libc::SOL_UDP, UDP_SEGMENT, segment));
+        }
+        set
+    }
+
+    /// What they say.
+    pub(super) fn read(controls: &[Self]) -> Said {
+        let mut said = Said::default();
+        for control in controls {
+            let int = c_int::from_ne_bytes(control.value);
+            match (control.header.cmsg_level, control.header.cmsg_type) {
+                // This one is a byte.
+                (libc::IPPROTO_IP, libc::IP_TOS) => said.traffic_class = control.value[0],
+                (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                    said.hop_limit = int as u8;
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => said.traffic_class = int as u8,
+                (libc::SOL_UDP, UDP_GRO) => said.segment = usize::try_from(int).ok(),
+                _ => {}
+            }
+        }
+        said
+    }
+}

@@ -1,0 +1,70 @@
+use std::ffi::CStr;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ptr;
+
+use libc::{c_int, sockaddr_in, sockaddr_in6};
+
+use super::name::Name;
+
+/// A network interface of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its number.
+    pub(crate) index: u32,
+}
+
+impl Interface {
+    /// The one that has an address. Of 127/8 only 127.0.0.1 is told, but all are of that one.
+    pub(crate) fn of(address: IpAddr) -> Option<Self> {
+        let wanted = match address {
+            IpAddr::V4(address) if address.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            other => other,
+        };
+        let mut list = ptr::null_mut();
+        // SAFETY: the list is written to the pointer.
+        if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+            return None;
+        }
+        let mut found = None;
+        let mut next = list;
+        // SAFETY: entries and what they point at live until the list is freed; the last one points at none.
+        while let Some(entry) = unsafe { next.as_ref() } {
+            next = entry.ifa_next;
+            if !entry.ifa_addr.is_null() {
+                // SAFETY: the address is there and has the size of its family's.
+                let interface_address = unsafe {
+                    match c_int::from((*entry.ifa_addr).sa_family) {
+                        libc::AF_INET => {
+                            let v4 = entry.ifa_addr.cast::<sockaddr_in>().read_unaligned();
+                            Some(Name { v4 }.address().ip())
+                        }
+                        libc::AF_INET6 => {
+                            let v6 = entry.ifa_addr.cast::<sockaddr_in6>().read_unaligned();
+                            Some(Name { v6 }.address().ip())
+                        }
+                        _ => None,
+                    }
+                };
+                if interface_address == Some(wanted) {
+                    // SAFETY: the name is a C string, and lives as long as the entry.
+                    let (name, index) = unsafe {
+                        (
+                            CStr::from_ptr(entry.ifa_name),
+                            libc::if_nametoindex(entry.ifa_name),
+                        )
+                    };
+                    found = Some(Self {
+                        name: name.to_string_lossy().into_owned(),
+                        index,
+                    });
+                    break;
+                }
+            }
+        }
+        // SAFETY: the list came from getifaddrs, and nothing of it is used any more.
+        unsafe { libc::freeifaddrs(list) };
+        found
+    }
+}

@@ -1,0 +1,306 @@
+//! UDP sockets as RoCEv2 needs them, and their only unsafe code: batches of datagrams, and datagrams that
+//! pass the system as one.
+//!
+//! What costs time in a UDP socket is the way of each message through the system's layers, much more than the
+//! call. So datagrams to one destination that are of one size go as one message, a [`Burst`], which the system
+//! takes apart at the latest possible place (`UDP_SEGMENT`, Linux 4.18), and what comes is put together
+//! again (`UDP_GRO`, Linux 5.0). Between processes of one host nothing is ever taken apart.
+
+mod control;
+mod interface;
+mod name;
+mod ring;
+
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::{c_int, iovec, mmsghdr};
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use control::{Control, Controls, UDP_GRO, UDP_SEGMENT};
+use name::Name;
+
+pub(crate) use interface::Interface;
+pub(crate) use ring::Ring;
+
+/// Messages that go in one system call at most.
+pub(crate) const BATCH: usize = 32;
+
+/// Datagrams in a burst at most: Linux's limit until 6.9, which doubled it.
+pub(crate) const SEGMENTS: usize = 64;
+
+/// Bytes of a burst at most: with headers of IPv6 and UDP as much as an IP packet may have.
+pub(crate) const LONGEST: usize = 65_535 - 40 - 8;
+
+/// What is asked for the send buffer, where packets wait for a network interface.
+const SEND_BUFFER: usize = 1 << 20;
+
+/// The hop limit of packets that do not say one.
+const HOP_LIMIT: u32 = 64;
+
+/// A UDP socket that is bound and not connected. Its IPv4 packets have identification 0 and are not
+/// fragmented, which is what the ICRC of those who send by it assumes: Linux does so where path MTU
+/// discovery is on and the socket is not connected.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    socket: UdpSocket,
+    local: SocketAddr,
+    /// The system takes bursts apart.
+    segments: AtomicBool,
+}
+
+/// Datagrams to be sent that pass the system as one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Burst<'a> {
+    /// Their payloads: one, or up to [`SEGMENTS`] and [`LONGEST`] together.
+    pub(crate) payloads: &'a [IoSlice<'a>],
+    /// The size of each of them but the last one, which may be shorter; none: it is one, and goes as it is.
+    pub(crate) segment: Option<u16>,
+    /// Where to; of the socket's family.
+    pub(crate) to: SocketAddr,
+    /// TOS or traffic class.
+    pub(crate) traffic_class: u8,
+    /// TTL or hop limit; none: the system's default.
+    pub(crate) hop_limit: Option<u8>,
+}
+
+/// A datagram that came, or several of one sender that came as one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message<'a> {
+    /// All payloads.
+    pub(crate) bytes: &'a [u8],
+    /// The size of each payload but the last one, which may be shorter; not 0.
+    pub(crate) segment: usize,
+    /// Where from.
+    pub(crate) from: SocketAddr,
+    /// TOS or traffic class.
+    pub(crate) traffic_class: u8,
+    /// TTL or hop limit.
+    pub(crate) hop_limit: u8,
+    /// It was longer than there is room for.
+    pub(crate) truncated: bool,
+}
+
+impl<'a> Message<'a> {
+    /// How many datagrams there are.
+    pub(crate) fn datagrams(&self) -> usize {
+        self.bytes.len().div_ceil(self.segment).max(1)
+    }
+
+    /// The payload of a datagram; none if there are not so many.
+    pub(crate) fn datagram(&self, number: usize) -> Option<&'a [u8]> {
+        if number >= self.datagrams() {
+            return None;
+        }
+        let rest = self.bytes.get(number * self.segment..)?;
+        Some(&rest[..rest.len().min(self.segment)])
+    }
+}
+
+impl Socket {
+    /// Binds to an address and port. Of the receive buffer's size it gets as much as the system gives.
+    pub(crate) fn bind(address: SocketAddr, receive_buffer: usize) -> io::Result<Self> {
+        let socket = UdpSocket::bind(address)?;
+        Self::prepare(socket, receive_buffer)
+    }
+
+    /// Binds to a multicast group, which other processes may do too: each gets every datagram.
+    /// `interface` is an address of the network interface.
+    pub(crate) fn join(
+        group: SocketAddr,
+        interface: IpAddr,
+        receive_buffer: usize,
+    ) -> io::Result<Self> {
+        let family = if group.is_ipv4() {
+            AddressFamily::INET
+        } else {
+            AddressFamily::INET6
+        };
+        let flags = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        match (group, interface) {
+            (SocketAddr::V4(group), IpAddr::V4(interface)) => {
+                rustix::net::bind(&socket, &group)?;
+                sockopt::set_ip_add_membership(&socket, group.ip(), &interface)?;
+            }
+            (SocketAddr::V6(group), IpAddr::V6(_)) => {
+                rustix::net::bind(&socket, &group)?;
+                sockopt::set_ipv6_add_membership(&socket, group.ip(), group.scope_id())?;
+            }
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+        Self::prepare(UdpSocket::from(socket), receive_buffer)
+    }
+
+    fn prepare(socket: UdpSocket, receive_buffer: usize) -> io::Result<Self> {
+        let local = socket.local_addr()?;
+        // Only privileged processes may have more than net.core.rmem_max.
+        if sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
+            sockopt::set_socket_recv_buffer_size(&socket, receive_buffer)?;
+        }
+        // PROBE is DO without trust in what ICMP says about a path.
+        match local {
+            SocketAddr::V4(local) => {
+                sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
+                sockopt::set_ip_recvtos(&socket, true)?;
+                set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1)?;
+                sockopt::set_ip_ttl(&socket, HOP_LIMIT)?;
+                if !local.ip().is_multicast() {
+                    sockopt::set_ip_multicast_if(&socket, local.ip())?;
+                    sockopt::set_ip_multicast_ttl(&socket, HOP_LIMIT)?;
+                }
+            }
+            SocketAddr::V6(local) => {
+                sockopt::set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::PROBE)?;
+                sockopt::set_ipv6_recvtclass(&socket, true)?;
+                set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
+                sockopt::set_ipv6_unicast_hops(&socket, Some(HOP_LIMIT as u8))?;
+                // The kernel's driver sends without a UDP checksum, which IPv6 refuses else.
+                set_option(&socket, libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)?;
+                if !local.ip().is_multicast() {
+                    let interface = Interface::of(IpAddr::V6(*local.ip())).map_or(0, |i| i.index);
+                    sockopt::set_ipv6_multicast_if(&socket, interface)?;
+                    sockopt::set_ipv6_multicast_hops(&socket, HOP_LIMIT)?;
+                }
+            }
+        }
+        // A limit holds for those without privileges; less is right too.
+        let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
+        // No size: bursts say theirs. A system that does not know the option would send one as one datagram.
+        let segments = set_option(&socket, libc::SOL_UDP, UDP_SEGMENT, 0).is_ok();
+        Ok(Self {
+            socket,
+            local,
+            segments: AtomicBool::new(segments),
+        })
+    }
+
+    /// Lets datagrams come as one that were sent as one or came right after each other, if the system can.
+    pub(crate) fn coalesce(&self) -> bool {
+        set_option(&self.socket, libc::SOL_UDP, UDP_GRO, 1).is_ok()
+    }
+
+    /// Whether bursts of more than one datagram, and segment sizes at all, may be sent.
+    pub(crate) fn segments(&self) -> bool {
+        self.segments.load(Ordering::Relaxed)
+    }
+
+    /// No more of them.
+    pub(crate) fn stop_segments(&self) {
+        self.segments.store(false, Ordering::Relaxed);
+    }
+
+    /// What it is bound to.
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// What the kernel lets wait in the socket, in its own way of counting.
+    pub(crate) fn receive_buffer(&self) -> io::Result<usize> {
+        Ok(sockopt::socket_recv_buffer_size(&self.socket)?)
+    }
+
+    /// Sends bursts, not more than [`BATCH`], and never waits; how many of them went. An error is that of the first one.
+    pub(crate) fn send(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
+        match bursts.len() {
+            0 => Ok(0),
+            1 => self.send_some::<1>(bursts),
+            2..=4 => self.send_some::<4>(bursts),
+            _ => self.send_some::<BATCH>(bursts),
+        }
+    }
+
+    /// Sends up to `N` of them.
+    fn send_some<const N: usize>(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
+        let count = bursts.len().min(N);
+        let mut names = [const { Name::NONE }; N];
+        let mut controls: [Controls; N] = [const { [Control::NONE; 3] }; N];
+        let mut headers = [const { NO_HEADER }; N];
+        for (i, burst) in bursts.iter().take(N).enumerate() {
+            let header = &mut headers[i].msg_hdr;
+            header.msg_namelen = names[i].set(burst.to);
+            header.msg_name = (&raw mut names[i]).cast();
+            header.msg_iov = burst.payloads.as_ptr().cast_mut().cast::<iovec>();
+            header.msg_iovlen = burst.payloads.len() as _;
+            let set = Control::set(&mut controls[i], burst);
+            if set > 0 {
+                header.msg_control = (&raw mut controls[i]).cast();
+                header.msg_controllen = (set * size_of::<Control>()) as _;
+            }
+        }
+        // SAFETY: the first `count` headers point at a name and control messages of these arrays, and at the bursts' slices,
+        // which are laid out as an iovec is and which, with their bytes, the kernel only reads; each with its length, and all
+        // live until after the call.
+        let sent = unsafe {
+            libc::sendmmsg(
+                self.socket.as_raw_fd(),
+                headers.as_mut_ptr(),
+                count as _,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Takes the messages that are there, not more than the ring has room for, and never waits; how many
+    /// there are in it now.
+    pub(crate) fn receive(&self, ring: &mut Ring) -> io::Result<usize> {
+        let headers = ring.prepare();
+        // SAFETY: so many headers point at names, control messages and room for bytes in the ring's allocation, with their
+        // lengths; the ring is borrowed mutably, so nobody else looks at it.
+        let received = unsafe {
+            libc::recvmmsg(
+                self.socket.as_raw_fd(),
+                headers,
+                ring::MESSAGES as _,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+            )
+        };
+        match usize::try_from(received) {
+            Ok(received) => {
+                ring.fill(received);
+                Ok(received)
+            }
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                error => Err(error),
+            },
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// From linux/udp.h.
+const UDP_NO_CHECK6_RX: c_int = 102;
+
+fn set_option(socket: &UdpSocket, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
+    // SAFETY: the option's value is an int, which the kernel reads.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<c_int>() as _,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+// SAFETY: zero is a null pointer, a length or a flag in all of its fields.
+const NO_HEADER: mmsghdr = unsafe { std::mem::zeroed() };

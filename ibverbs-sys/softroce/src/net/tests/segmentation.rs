@@ -1,0 +1,248 @@
+//! Packets that pass the system together: that they do, and that nothing else changes by it.
+
+use std::time::{Duration, Instant};
+
+use super::super::socket::Ring;
+use super::{Got, collect, datagram, number, open, path, receive, receive_datagrams};
+use crate::config::{Config, Segmentation};
+use crate::fault::NetworkFaults;
+use crate::net::{Inbox, Network};
+use crate::proto::Counter;
+
+fn of(segmentation: Segmentation) -> Network {
+    open(&Config {
+        segmentation,
+        ..Config::default()
+    })
+}
+
+const ALL: [Segmentation; 3] = [
+    Segmentation::Never,
+    Segmentation::Peers,
+    Segmentation::Always,
+];
+
+/// Sends packets numbered from 0 on, with payloads of these sizes.
+fn send(from: &Network, to: &Network, gid: u8, sizes: &[usize]) {
+    let mut outbox = from.outbox();
+    for (sequence, &size) in sizes.iter().enumerate() {
+        outbox.push(|out| {
+            datagram(number(to), sequence as u32, &payload(sequence, size), out);
+            Some(path(gid, to.addresses()[usize::from(gid)]))
+        });
+    }
+}
+
+fn payload(sequence: usize, size: usize) -> Vec<u8> {
+    (0..size).map(|at| (at * 7 + sequence) as u8).collect()
+}
+
+/// Whether this host's kernel can do it. Where it cannot, packets go alone, which is tested too.
+fn supported(network: &Network) -> bool {
+    let socket = &network.own[0].socket;
+    socket.segments() && socket.coalesce()
+}
+
+/// How many messages come to a socket, and how many datagrams are in them, until so many have come.
+fn messages(network: &Network, datagrams: usize) -> Vec<usize> {
+    let (mut ring, mut got) = (Ring::new(), Vec::new());
+    let end = Instant::now() + Duration::from_secs(20);
+    while got.iter().sum::<usize>() < datagrams {
+        assert!(Instant::now() < end, "{got:?}");
+        let count = network.own[0].socket.receive(&mut ring).unwrap();
+        got.extend((0..count).map(|index| ring.message(index).datagrams()));
+    }
+    got
+}
+
+#[test]
+fn packets_of_one_size_pass_the_system_together() {
+    let (a, b) = (of(Segmentation::Peers), of(Segmentation::Peers));
+    if !supported(&a) {
+        eprintln!("skipped: this kernel does not take bursts apart and put them together");
+        return;
+    }
+    for gid in 0..2 {
+        send(&a, &b, gid, &[1024; 40]);
+        assert_eq!(messages(&b, 40), [40]);
+        // The longer one goes with the first one behind it.
+        let sizes: Vec<usize> = [vec![1040], [1024].repeat(9)].concat();
+        send(&a, &b, gid, &sizes);
+        assert_eq!(messages(&b, 10), [2, 8]);
+    }
+    assert_eq!(a.counters.value(Counter::SentPackets), 100);
+}
+
+#[test]
+fn packets_are_alone_where_that_was_asked_for() {
+    let (a, b) = (of(Segmentation::Never), of(Segmentation::Peers));
+    send(&a, &b, 0, &[1024; 40]);
+    assert_eq!(messages(&b, 40), [1; 40]);
+    // The receiver's kernel takes them apart.
+    send(&b, &a, 0, &[1024; 40]);
+    assert_eq!(messages(&a, 40), [1; 40]);
+    let (sent, received) = (Counter::SentPackets, Counter::ReceivedPackets);
+    assert_eq!(
+        (a.counters.value(sent), a.counters.value(received)),
+        (40, 0)
+    );
+}
+
+#[test]
+fn packets_of_mixed_sizes_come_in_order_and_whole() {
+    let sizes: Vec<usize> = [
+        [4096].repeat(20),
+        vec![1, 0, 0, 63, 63, 63, 17, 1024, 1024, 5, 4096, 4095, 4093],
+        [1024].repeat(100),
+        [0].repeat(70),
+        (0..60).collect(),
+        (0..60).rev().collect(),
+    ]
+    .concat();
+    for (from, to) in ALL.into_iter().flat_map(|from| ALL.map(|to| (from, to))) {
+        let (a, b) = (of(from), of(to));
+        for gid in 0..2 {
+            send(&a, &b, gid, &sizes);
+            let got = receive(&b, sizes.len());
+            for (sequence, (got, &size)) in got.iter().zip(&sizes).enumerate() {
+                assert_eq!(got.sequence, sequence as u32, "{from:?} {to:?}");
+                assert_eq!(got.payload, payload(sequence, size), "{from:?} {to:?}");
+                assert_eq!(got.arrival.source, a.addresses()[usize::from(gid)]);
+                assert_eq!(got.arrival.destination, b.addresses()[usize::from(gid)]);
+            }
+        }
+        let packets = sizes.len() as u64 * 2;
+        assert_eq!(a.counters.value(Counter::SentPackets), packets);
+        assert_eq!(b.counters.value(Counter::ReceivedPackets), packets);
+        let bytes = [&a, &b].map(|network| {
+            let counters = &network.counters;
+            counters.value(Counter::SentBytes) + counters.value(Counter::ReceivedBytes)
+        });
+        assert_eq!(bytes[0], bytes[1]);
+    }
+}
+
+/// What comes of packets that have accidents.
+fn accidents(segmentation: Segmentation, faults: NetworkFaults) -> Vec<Got> {
+    let (a, b) = (of(segmentation), of(segmentation));
+    a.faults.set_network(faults);
+    send(&a, &b, 0, &[1024; 300]);
+    a.send_held();
+    a.faults.set_network(NetworkFaults::default());
+    let mut outbox = a.outbox();
+    outbox.push(|out| {
+        datagram(number(&b), LAST, &[], out);
+        Some(path(0, b.addresses()[0]))
+    });
+    drop(outbox);
+    let (mut inbox, mut got) = (Inbox::new(), Vec::new());
+    let end = Instant::now() + Duration::from_secs(20);
+    while got.last().is_none_or(|last: &Got| last.sequence != LAST) {
+        assert!(Instant::now() < end, "{} packets came", got.len());
+        collect(&b, &mut inbox, &mut got);
+    }
+    got
+}
+
+const LAST: u32 = 0xff_ffff;
+
+#[test]
+fn accidents_meet_the_same_packets_in_bursts_as_alone() {
+    let faults = NetworkFaults {
+        loss: 0.1,
+        duplicate: 0.1,
+        reorder: 0.1,
+        corrupt: 0.1,
+        seed: 11,
+        ..NetworkFaults::default()
+    };
+    let numbers = |got: Vec<Got>| got.iter().map(|got| got.sequence).collect::<Vec<_>>();
+    let alone = numbers(accidents(Segmentation::Never, faults));
+    assert!(alone.len() > 150 && !alone.is_sorted());
+    assert_eq!(numbers(accidents(Segmentation::Peers, faults)), alone);
+}
+
+#[test]
+fn each_packet_of_a_burst_is_damaged_by_itself() {
+    let (a, b) = (of(Segmentation::Peers), of(Segmentation::Peers));
+    a.faults.set_network(NetworkFaults {
+        corrupt: 0.5,
+        seed: 5,
+        ..NetworkFaults::default()
+    });
+    send(&a, &b, 0, &[256; 100]);
+    let got = receive_datagrams(&b, 100);
+    let wrong = b.counters.value(Counter::WrongIcrc);
+    assert_eq!(wrong + got.len() as u64, 100);
+    assert!((25..75).contains(&wrong), "{wrong}");
+}
+
+#[test]
+fn what_the_system_does_not_take_as_one_goes_alone() {
+    let (a, b) = (of(Segmentation::Peers), of(Segmentation::Peers));
+    a.own[0].socket.stop_segments();
+    send(&a, &b, 0, &[1024; 20]);
+    assert_eq!(messages(&b, 20), [1; 20]);
+    assert_eq!(a.counters.value(Counter::SendDiscarded), 0);
+}
+
+#[test]
+fn every_packet_of_a_burst_stands_in_the_capture() {
+    let file = std::env::temp_dir().join(format!("softroce-bursts-{}.pcap", std::process::id()));
+    let a = open(&Config {
+        capture: Some(file.clone()),
+        ..Config::default()
+    });
+    send(&a, &a, 0, &[512; 50]);
+    receive(&a, 50);
+    let written = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let packet = 16 + 20 + 8 + 12 + 8 + 512 + 4;
+    assert_eq!(written.len(), 24 + 2 * 50 * packet);
+}
+
+/// An address of this host that is not in 127/8; none if it has no other.
+fn elsewhere() -> Option<std::net::Ipv4Addr> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Nothing is sent: the system only chooses an address to send from.
+    socket.connect("192.0.2.1:9").ok()?;
+    match socket.local_addr().ok()?.ip() {
+        std::net::IpAddr::V4(address) if !address.is_loopback() => Some(address),
+        _ => None,
+    }
+}
+
+#[test]
+fn packets_that_others_may_see_have_the_icrc_of_their_number() {
+    let Some(address) = elsewhere() else {
+        eprintln!("skipped: this host has no address but in 127/8");
+        return;
+    };
+    for (segmentation, together) in ALL.into_iter().zip([false, false, true]) {
+        let a = open(&Config {
+            segmentation,
+            addresses: vec![address.into()],
+            port: super::port(),
+            ..Config::default()
+        });
+        let together = together && supported(&a);
+        let sizes = [256; 40];
+        send(&a, &a, 0, &sizes);
+        let expected = if together { vec![40] } else { vec![1; 40] };
+        assert_eq!(messages(&a, 40), expected, "{segmentation:?}");
+        send(&a, &a, 0, &sizes);
+        let got = receive(&a, 40);
+        assert!(got.iter().map(|got| got.sequence).eq(0..40));
+        assert_eq!(a.counters.value(Counter::WrongIcrc), 0);
+        // A burst's packets that a system does not put together again have numbers that nobody can tell.
+        a.faults.set_network(NetworkFaults {
+            corrupt: 1.0,
+            ..NetworkFaults::default()
+        });
+        send(&a, &a, 0, &sizes);
+        let got = receive_datagrams(&a, 40);
+        let wrong = a.counters.value(Counter::WrongIcrc);
+        assert_eq!(wrong + got.len() as u64, 40);
+        assert!(wrong > 35, "{wrong}");
+    }
+}

@@ -29,8 +29,10 @@ pub(crate) struct Arrived<'a> {
     message: Message<'a>,
     /// That of the next datagram.
     number: usize,
-    /// The headers of the last one with a length: most have the same.
+    /// The headers that datagrams of a length come with: most have the same.
     outer: Option<(usize, Headers)>,
+    /// What was found in the headers of the last packet.
+    arrival: Option<(Headers, Arrival)>,
 }
 
 impl Arrived<'_> {
@@ -89,24 +91,36 @@ impl<'a> Arrived<'a> {
         {
             return Err(Some(Counter::WrongIcrc));
         }
+        let arrival = match self.arrival {
+            Some((known, arrival)) if known == headers => arrival,
+            _ => {
+                let arrival = self.arrival(gid, &headers)?;
+                self.arrival = Some((headers, arrival));
+                arrival
+            }
+        };
+        let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
+        Ok((arrival, packet))
+    }
+
+    /// What headers say of a packet to this GID, if they may.
+    fn arrival(&self, gid: u8, headers: &Headers) -> Result<Arrival, Counter> {
         let route = headers.route();
-        if Some(gid) == endpoint.tunnelled && !is_sender(&route, from) {
-            return Err(Some(Counter::Malformed));
+        if Some(gid) == self.endpoint.tunnelled && !is_sender(&route, self.message.from) {
+            return Err(Counter::Malformed);
         }
-        let own = network.addresses()[usize::from(gid)];
+        let own = self.network.addresses()[usize::from(gid)];
         let destination = match canonical(route.destination) {
             Some(group) => group,
             None if route.destination == own => own,
-            None => return Err(Some(Counter::Unaddressed)),
+            None => return Err(Counter::Unaddressed),
         };
-        let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
-        let arrival = Arrival {
+        Ok(Arrival {
             local: gid,
             source: route.source,
             destination,
             route: headers.global_route(),
-        };
-        Ok((arrival, packet))
+        })
     }
 
     /// The headers that a datagram of so many bytes must have come with.
@@ -140,6 +154,7 @@ impl Network {
                     message,
                     number: 0,
                     outer: None,
+                    arrival: None,
                 });
             }
         }

@@ -93,11 +93,10 @@ impl<'a> Message<'a> {
 
     /// The payload of a datagram; none if there are not so many.
     pub(crate) fn datagram(&self, number: usize) -> Option<&'a [u8]> {
-        if number >= self.datagrams() {
-            return None;
-        }
         let rest = self.bytes.get(number * self.segment..)?;
-        Some(&rest[..rest.len().min(self.segment)])
+        // An empty one is the only one.
+        let there = number == 0 || !rest.is_empty();
+        there.then(|| &rest[..rest.len().min(self.segment)])
     }
 }
 

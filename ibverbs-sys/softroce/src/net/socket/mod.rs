@@ -249,14 +249,14 @@ impl Socket {
     /// Takes the messages that are there, not more than the ring has room for, and never waits; how many
     /// there are in it now.
     pub(crate) fn receive(&self, ring: &mut Ring) -> io::Result<usize> {
-        let headers = ring.prepare();
+        let (headers, count) = ring.prepare();
         // SAFETY: so many headers point at names, control messages and room for bytes in the ring's allocation, with their
         // lengths; the ring is borrowed mutably, so nobody else looks at it.
         let received = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
                 headers,
-                ring::MESSAGES as _,
+                count as _,
                 libc::MSG_DONTWAIT,
                 ptr::null_mut(),
             )

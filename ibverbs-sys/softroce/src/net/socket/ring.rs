@@ -64,8 +64,10 @@ impl Ring {
         }
     }
 
-    /// The headers for the kernel to fill, with the lengths set again that it changed.
-    pub(super) fn prepare(&mut self) -> *mut mmsghdr {
+    /// The headers for the kernel to fill, with the lengths set again that it changed, and how many. Where nothing came the last
+    /// time it is one: who waits for a message then does not pay for a look at whether there is another.
+    pub(super) fn prepare(&mut self) -> (*mut mmsghdr, usize) {
+        let count = if self.filled == 0 { 1 } else { MESSAGES };
         let storage = self.storage.as_ptr();
         for i in 0..self.filled {
             // SAFETY: `filled` is at most MESSAGES, and the ring is borrowed mutably.
@@ -75,7 +77,8 @@ impl Ring {
         }
         self.filled = 0;
         // SAFETY: the headers are inside the allocation.
-        unsafe { (&raw mut (*storage).headers).cast() }
+        let headers = unsafe { (&raw mut (*storage).headers).cast() };
+        (headers, count)
     }
 
     /// The kernel has filled so many headers, of those that [`prepare`](Self::prepare) gave out.

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::Ipv6Addr;
 use std::process;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -53,6 +53,8 @@ pub(crate) struct Nic {
     receiver: Mutex<Receiver>,
     /// The engine wanted to receive while another thread did.
     refused: AtomicBool,
+    /// Looks that found packets since timers are due.
+    backlog: AtomicU32,
     /// When a program polled last; 0: never.
     polled: AtomicU64,
     engine: OnceLock<Engine>,
@@ -74,6 +76,12 @@ const SCHEDULE: u32 = net::DELAY + 2;
 
 /// How many timers run at a time.
 const TIMERS: usize = 32;
+
+/// Looks that find packets before timers that are due run all the same.
+const BACKLOG: u32 = 256;
+
+/// Batches that one who refused the engine fetches in its place.
+const OWED: usize = 4;
 
 impl Nic {
     /// The process's NIC, which is made at the first call that succeeds. It lives as long as the process.
@@ -134,6 +142,7 @@ impl Nic {
                 touched: Vec::new(),
             }),
             refused: AtomicBool::new(false),
+            backlog: AtomicU32::new(0),
             polled: AtomicU64::new(0),
             engine: OnceLock::new(),
             network,
@@ -220,35 +229,53 @@ impl Nic {
         self.faults.link_is_up()
     }
 
+    /// Fetches, and runs the timers that are due. What they wait for may have come while this process was kept from running,
+    /// so they run when there is nothing more to be fetched, or after so much that a peer floods this side; and not where another
+    /// thread has something in hand, which runs them itself. Until they ran the engine does not sleep.
     fn look_after(&self, now: Time) -> Look {
         let look = self.fetch(now);
-        if self
-            .timers
-            .earliest()
-            .is_some_and(|earliest| earliest <= now)
+        let due = |earliest| earliest <= now;
+        if let Look::Done { fetched } = look
+            && self.timers.earliest().is_some_and(due)
         {
-            self.run_timers(now);
+            let looks = self.backlog.fetch_add(1, Ordering::Relaxed);
+            if fetched == 0 || looks >= BACKLOG {
+                self.backlog.store(0, Ordering::Relaxed);
+                self.run_timers(now);
+            }
         }
         look
     }
 
-    /// Receives, unless another thread does; then again if the engine came meanwhile and was refused.
+    /// Receives, unless another thread does; and if the engine came meanwhile and was refused, somewhat more: what woke it does
+    /// not wake it again. Who polls has other things to do, and the peer may be waiting for just those, so what is still left
+    /// then is the engine's.
     fn fetch(&self, now: Time) -> Look {
-        let mut fetched = 0;
+        let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
             let Some(mut receiver) = self.receiver.try_lock() else {
                 return Look::Contended;
             };
-            fetched += self.receive(&mut receiver, now);
+            let received = self.receive(&mut receiver, now);
             drop(receiver);
+            fetched += received;
+            batches += 1;
             // The engine stores and then tries the lock; this is the same the other way around.
             fence(Ordering::SeqCst);
-            if !self.refused.load(Ordering::Relaxed) {
+            let refused = self.refused.load(Ordering::Relaxed);
+            if refused {
+                self.refused.store(false, Ordering::Relaxed);
+                // What woke an engine that was refused before this is there for the next look.
+                fence(Ordering::SeqCst);
+                owed = true;
+            }
+            if !owed || received == 0 && !refused {
                 return Look::Done { fetched };
             }
-            self.refused.store(false, Ordering::Relaxed);
-            // What woke an engine that was refused before this is there for the next look.
-            fence(Ordering::SeqCst);
+            if batches > OWED {
+                self.timers.sleeper().ring();
+                return Look::Done { fetched };
+            }
         }
     }
 

@@ -25,6 +25,9 @@ const BULK: usize = 16;
 /// it, pays a part of that.
 const AWAKE: Duration = Duration::from_micros(30);
 
+/// How long one who has packets in hand may take, before the engine looks whether timers that are due ran.
+const PAUSE: Duration = Duration::from_micros(100);
+
 /// What the engine drives.
 pub(crate) trait Device: Send + Sync + 'static {
     /// Fetches one batch of the packets that are there, answers them, and runs the timers that are due. Where another
@@ -163,18 +166,24 @@ impl Shared {
                 Wait::Watch => Some(INTERVAL),
             };
             self.away.store(wait != Wait::Watch, Ordering::SeqCst);
-            self.sleep(interval, now, armed, &watch);
+            // Timers that are due run where the packets are looked after.
+            let least = match look {
+                Look::Contended => now + PAUSE,
+                Look::Done { .. } => now,
+            };
+            self.sleep(interval, now, least, armed, &watch);
         }
     }
 
-    /// Sleeps until something is to be done, or so long.
-    fn sleep(&self, interval: Option<Duration>, now: Time, armed: u64, watch: &Watch) {
+    /// Sleeps until something is to be done, but timers not before `least`; or so long.
+    fn sleep(&self, interval: Option<Duration>, now: Time, least: Time, armed: u64, watch: &Watch) {
         let end = interval.map(|interval| now + interval);
-        let deadline = self.timers.earliest().into_iter().chain(end).min();
+        let earliest = self.timers.earliest().map(|timer| timer.max(least));
+        let deadline = earliest.into_iter().chain(end).min();
         self.timers
             .sleeper()
             .sleep(now, deadline, watch.as_fd(), || {
-                let sooner = |timer| deadline.is_none_or(|deadline| timer < deadline);
+                let sooner = |timer: Time| deadline.is_none_or(|end| timer.max(least) < end);
                 !self.timers.earliest().is_some_and(sooner)
                     && self.armed.load(Ordering::SeqCst) == armed
                     && !self.stop.load(Ordering::SeqCst)

@@ -2,6 +2,7 @@
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use ibverbs_sys::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Nic, guid};
+use super::{Look, Nic, guid};
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Entry, Moderation,
 };
@@ -484,6 +485,100 @@ fn progress_waits_for_nobody() {
     let end = Instant::now() + LOST;
     while !nic.progress() {
         assert!(Instant::now() < end);
+    }
+}
+
+/// Waits until something is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + LOST;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        nobody_polls();
+    }
+}
+
+#[test]
+fn what_has_come_is_looked_at_before_a_timer_that_is_late() {
+    let (a, b) = connected(0, Service::ReliableConnection);
+    // The engine does not get at what comes.
+    let receiver = a.nic.receiver.lock();
+    a.post_receives(16);
+    b.post_receives(10);
+    for number in 0..16 {
+        b.send(number, None);
+    }
+    for number in 0..10 {
+        a.send(number, None);
+    }
+    b.completions(10, nobody_polls);
+    let sent = || b.nic.counters.value(Counter::SentPackets);
+    until("the answer is sent", || sent() > 16);
+    // It is in the socket, behind more than one batch, when the time for it is over.
+    let late = a.queue_pair.next_timeout().unwrap() + Duration::from_millis(1);
+    until("the time is over", || a.nic.now() > late);
+    assert!(!a.nic.progress());
+    drop(receiver);
+    a.completions(26, nobody_polls);
+    assert_eq!(a.nic.counters.value(Counter::AcknowledgementTimeout), 0);
+}
+
+/// Datagrams for a NIC whose engine was refused when they came; the lock that refused it goes with the closure.
+fn flooded(count: u32, before_release: impl FnOnce(&Nic)) -> (Host, Host) {
+    let (a, b) = connected(0, Service::UnreliableDatagram);
+    let path = Path {
+        source: 0,
+        destination: b.address(),
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    };
+    let destination = b.queue_pair.number();
+    let receiver = b.nic.receiver.lock();
+    for number in 0..count {
+        let to = Address {
+            path,
+            destination,
+            queue_key: QUEUE_KEY,
+        };
+        a.send(number, Some(to));
+    }
+    let refused = || b.nic.refused.load(Ordering::SeqCst);
+    until("the engine comes", refused);
+    before_release(&b.nic);
+    drop(receiver);
+    (a, b)
+}
+
+#[test]
+fn what_came_while_the_engine_was_refused_is_fetched() {
+    let (_a, b) = flooded(100, |_| {});
+    b.nic.progress();
+    let received = || b.nic.counters.value(Counter::ReceivedPackets);
+    until("all are fetched", || received() == 100);
+}
+
+#[test]
+fn who_polls_comes_back_however_much_there_is() {
+    // A timer that is late changes nothing.
+    for late in [false, true] {
+        let (_a, b) = flooded(200, |nic| {
+            if late {
+                nic.timers
+                    .note(super::DEADLINES, &nic.deadlines_alarm, nic.now());
+            }
+        });
+        let looked = b.nic.look_after(b.nic.now());
+        // 8 messages in a batch, and the first one is not of those that are owed.
+        let most = 8 * (super::OWED + 1);
+        assert!(
+            matches!(looked, Look::Contended)
+                || matches!(looked, Look::Done { fetched } if fetched <= most),
+            "{looked:?}"
+        );
+        let received = || b.nic.counters.value(Counter::ReceivedPackets);
+        until("the engine fetches the others", || received() == 200);
+        let noted = || b.nic.timers.earliest().is_some();
+        until("the timer runs", || !noted());
     }
 }
 

@@ -81,6 +81,8 @@ impl Requester {
         self.retries = 0;
         self.not_ready_retries = 0;
         self.gone_back = false;
+        self.silences = 0;
+        self.excused = false;
         self.again_at = None;
         self.answer_by = None;
         self.flow.skipped(limit + 0xff_ffff);

@@ -63,10 +63,14 @@ pub(super) struct Requester {
     /// Packets since an acknowledgement was asked for.
     unasked: u32,
     retries: u8,
+    /// Of these, those in a row for which nothing was heard of the peer.
+    silences: u8,
     not_ready_retries: u8,
     /// The cursor was set back for the oldest number, and what the peer says of it is no news.
     gone_back: bool,
     answer_by: Option<Time>,
+    /// It was found out late that no answer had come, and the peer got more time for this once already.
+    excused: bool,
     probe: Probe,
     /// The peer has no receive: when to try again.
     again_at: Option<Time>,
@@ -99,9 +103,11 @@ impl Requester {
             fetches_sent: 0,
             unasked: 0,
             retries: 0,
+            silences: 0,
             not_ready_retries: 0,
             gone_back: false,
             answer_by: None,
+            excused: false,
             probe: Probe::default(),
             again_at: None,
             flow: Flow::new(sequence),
@@ -278,7 +284,7 @@ impl Requester {
             self.probe.sent(sequence, new, now, timeout);
             self.fetches_sent += u32::from(awaits_data);
             if self.answer_by.is_none() {
-                self.answer_by = deadline(now, endpoint);
+                self.answer_by = self.deadline(now, endpoint);
             }
         } else {
             // Gone is done (IBTA 9.8.1, 9.8.3).
@@ -393,6 +399,7 @@ impl Requester {
         self.fetches_sent = 0;
         self.unasked = 0;
         self.answer_by = None;
+        self.excused = false;
         self.probe.gone_back();
     }
 
@@ -434,15 +441,39 @@ impl Requester {
         if self.again_at.is_some_and(|at| at <= now) {
             self.again_at = None;
         }
-        if self.answer_by.is_some_and(|at| at <= now) {
+        if self.answer_by.is_some_and(|at| at <= now) && !self.excuse(now, endpoint) {
             host.count(Counter::AcknowledgementTimeout, 1);
             self.retry(endpoint, host)?;
+            self.silences = self.silences.saturating_add(1);
             self.window.silence(self.sent);
             // A peer that says the same once more says it of what goes now.
             self.gone_back = false;
         }
         self.probe.handle_timeout(now);
         Ok(())
+    }
+
+    /// When a packet that goes now has to be answered. To a peer of which nothing was heard twice it goes with up to four times
+    /// the time that is set, which the specification leaves to the requester (IBTA 9.7.6.1.3): a peer is a program, and where
+    /// processors are scarce it may be kept from running for longer than the timeouts of a device add up to.
+    fn deadline(&self, now: Time, endpoint: &Endpoint) -> Option<Time> {
+        let timeout = endpoint.attributes.ack_timeout?;
+        Some(now + timeout * (1 << self.silences.saturating_sub(1).min(2)))
+    }
+
+    /// Whether the silence may be this side's own. Who looks so late at his clock was kept from running, and the peer
+    /// on the same machine perhaps as well: it gets as much time again, once.
+    fn excuse(&mut self, now: Time, endpoint: &Endpoint) -> bool {
+        let (Some(at), Some(timeout)) = (self.answer_by, endpoint.attributes.ack_timeout) else {
+            return false;
+        };
+        let late = now - at;
+        if self.excused || late < timeout / 4 {
+            return false;
+        }
+        self.excused = true;
+        self.answer_by = Some(now + late.min(timeout * 4));
+        true
     }
 
     /// Ends the oldest request with an error.
@@ -473,9 +504,4 @@ pub(super) fn sooner(one: Option<Time>, other: Option<Time>) -> Option<Time> {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),
     }
-}
-
-/// When a packet that goes now has to be answered.
-fn deadline(now: Time, endpoint: &Endpoint) -> Option<Time> {
-    endpoint.attributes.ack_timeout.map(|timeout| now + timeout)
 }

@@ -1,5 +1,5 @@
 use super::entry::Progress;
-use super::{Failed, Requester, deadline};
+use super::{Failed, Requester};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::timer::receiver_not_ready;
 use crate::proto::{CompletionStatus, Counter, Host, Payload, Sequence, Time};
@@ -124,10 +124,12 @@ impl Requester {
         self.retries = 0;
         self.not_ready_retries = 0;
         self.gone_back = false;
+        self.silences = 0;
+        self.excused = false;
         self.again_at = None;
         self.settle(endpoint, host)?;
         let waiting = self.position().distance(self.unanswered) > 0;
-        self.answer_by = waiting.then(|| deadline(now, endpoint)).flatten();
+        self.answer_by = waiting.then(|| self.deadline(now, endpoint)).flatten();
         let timeout = endpoint.attributes.ack_timeout;
         if self.probe.progress(limit, waiting, now, timeout) {
             // What the peer has of the rest it would have told.
@@ -144,6 +146,7 @@ impl Requester {
             return Ok(());
         }
         self.retry(endpoint, host)?;
+        self.silences = 0;
         self.window.loss(self.sent);
         self.gone_back = true;
         Ok(())
@@ -184,6 +187,7 @@ impl Requester {
         }
         // It is an answer, if not the one that was hoped for.
         self.retries = 0;
+        self.silences = 0;
         self.gone_back = false;
         self.go_back();
         self.again_at = Some(now + receiver_not_ready(timer));

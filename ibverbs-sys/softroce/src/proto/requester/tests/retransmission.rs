@@ -118,9 +118,48 @@ fn a_peer_that_is_silent_is_given_up_after_the_retries() {
         );
         assert_eq!(pair.a.machine.receive_ends(), [(77, S::Flushed)]);
         assert_eq!(pair.a.queue_pair.state(), State::Error);
-        let waited = Duration::from_millis(u64::from(retries) + 1);
-        assert_eq!(pair.now - Time::default(), waited);
+        // Twice the time after the second retry, four times after all others.
+        let waited = match retries {
+            0 => 1,
+            1 => 1 + 1,
+            _ => 1 + 1 + 2 + 5 * 4,
+        };
+        assert_eq!(pair.now - Time::default(), Duration::from_millis(waited));
     }
+}
+
+#[test]
+fn one_who_comes_late_to_the_clock_gives_the_peer_that_time_once() {
+    let mut node = lone_sends(1);
+    node.queue_pair.attributes_mut().retry_count = 1;
+    let mut now = Time::default();
+    let mut waited = Vec::new();
+    let mut sent = 0;
+    while node.queue_pair.state() == State::ReadyToSend {
+        sent += node.transmit_all(now).len();
+        let due = node.queue_pair.next_timeout().unwrap();
+        waited.push(due - now);
+        now = due + Duration::from_millis(10);
+        node.queue_pair.handle_timeout(now, &mut node.machine);
+    }
+    // The acknowledgement timeout is 1 ms, and not more than four times of it is given.
+    assert_eq!(waited, [1, 4, 1, 4].map(Duration::from_millis));
+    assert_eq!(sent, 2);
+    assert_eq!(node.machine.counted(Counter::AcknowledgementTimeout), 2);
+    assert_eq!(node.machine.ends(), [(0, S::RetryExceeded)]);
+}
+
+#[test]
+fn an_answer_in_the_time_that_was_given_is_in_time() {
+    let mut node = lone_sends(1);
+    node.queue_pair.attributes_mut().retry_count = 0;
+    node.transmit_all(Time::default());
+    let late = node.queue_pair.next_timeout().unwrap() + Duration::from_millis(1);
+    node.queue_pair.handle_timeout(late, &mut node.machine);
+    assert_eq!(node.transmit_all(late).len(), 0);
+    node.receive_made(ack(0), &[]);
+    assert_eq!(node.machine.ends(), [(0, S::Success)]);
+    assert_eq!(node.queue_pair.next_timeout(), None);
 }
 
 #[test]

@@ -52,6 +52,12 @@ pub fn explained_by_identification(
     identification(header, udp, transport, received).is_some()
 }
 
+/// Whether an ICRC over IPv4 that differs by `difference` from that with an assumed identification, of a packet with `transport`
+/// bytes from BTH to pad, is right with another one; as [`explained_by_identification`], for one who knows the difference.
+pub fn is_identification(difference: u32, transport: usize) -> bool {
+    unshift(difference, following(transport)) & 0xffff == 0
+}
+
 /// What an identification changes in the ICRC of a packet over IPv4 with `transport` bytes from BTH to pad, against that with
 /// identification 0: it is to be added by exclusive or.
 pub fn of_identification(identification: u16, transport: usize) -> u32 {
@@ -358,6 +364,8 @@ mod tests {
             v4[4..6].copy_from_slice(&id.to_be_bytes());
             let icrc = ipv4(&v4, &udp, &transport);
             prop_assert_eq!(identification(&assumed, &udp, &transport, icrc), Some(id));
+            let difference = ipv4(&assumed, &udp, &transport) ^ icrc;
+            prop_assert!(is_identification(difference, transport.len()));
             v4[4..6].fill(0);
             let of_none = ipv4(&v4, &udp, &transport);
             prop_assert_eq!(of_none ^ of_identification(id, transport.len()), icrc);

@@ -106,6 +106,18 @@ impl Resources {
         self.ring.iter().find(|resource| resource.holds(sequence))
     }
 
+    /// The newest number up to `newest` that is not one of a response, where the last of `messages` messages has `newest`.
+    pub(super) fn before(&self, mut newest: Sequence, mut messages: u32) -> Sequence {
+        for resource in self.ring.iter().rev() {
+            if resource.message_sequence != messages || !resource.holds(newest) {
+                break;
+            }
+            newest = resource.first + 0xff_ffff;
+            messages = messages.wrapping_sub(1);
+        }
+        newest
+    }
+
     /// Answers again from the number `sequence` on, with `packets` packets.
     pub(super) fn repeat(&mut self, sequence: Sequence, packets: u32) {
         let Some(resource) = self

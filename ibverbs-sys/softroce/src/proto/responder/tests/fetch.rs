@@ -107,6 +107,33 @@ fn an_atomic_is_done_once_however_often_it_comes() {
 }
 
 #[test]
+fn an_answer_that_may_be_lost_is_not_acknowledged_in_its_place() {
+    let mut node = node();
+    let key = node.machine.register(pattern(1024));
+    let at = |node: &Node, offset| node.machine.remote(key, offset);
+    let write = |place, bytes: &[u8], node: &mut Node| {
+        let header = addressed(O::WriteOnly, place, node.machine.remote(key, 0), 8);
+        node.receive_made(header, bytes);
+    };
+    write(0, &[1; 8], &mut node);
+    assert_eq!(answers(&mut node), [(O::Acknowledge, 0, ACK)]);
+    // The read has the numbers 2 to 4.
+    node.receive_made(atomic(1, at(&node, 8), 1), &[]);
+    node.receive_made(addressed(O::ReadRequest, 2, at(&node, 0), 768), &[]);
+    node.receive_made(atomic(5, at(&node, 8), 1), &[]);
+    assert_eq!(answers(&mut node).len(), 5);
+    write(0, &[1; 8], &mut node);
+    assert_eq!(answers(&mut node), [(O::Acknowledge, 0, ACK)]);
+    // What is executed behind them acknowledges all.
+    write(6, &[2; 8], &mut node);
+    assert_eq!(answers(&mut node), [(O::Acknowledge, 6, ACK)]);
+    node.receive_made(atomic(7, at(&node, 8), 1), &[]);
+    answers(&mut node);
+    write(0, &[1; 8], &mut node);
+    assert_eq!(answers(&mut node), [(O::Acknowledge, 6, ACK)]);
+}
+
+#[test]
 fn more_reads_than_agreed_are_an_invalid_request() {
     let mut node = node();
     let key = node.machine.register(vec![0; 600]);

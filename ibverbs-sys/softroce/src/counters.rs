@@ -83,6 +83,9 @@ const NAMES: [(Counter, &str); Counter::COUNT] = [
     (Counter::Retransmitted, "retransmitted_packets"),
     (Counter::Unaddressed, "unaddressed_packets"),
     (Counter::DirectMessages, "direct_messages"),
+    (Counter::SharedMessages, "shared_messages"),
+    (Counter::SharedWakings, "shared_wakings"),
+    (Counter::SharedChannelWakings, "shared_channel_wakings"),
 ];
 
 #[cfg(test)]

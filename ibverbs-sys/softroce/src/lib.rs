@@ -37,6 +37,7 @@
 //! | `nic` | the process's one NIC, which all of this is on |
 //! | [`path`] | the ways to a peer: within the process without packets, else by the network |
 //! | `net`, `engine` | its sockets, GIDs and packets with their ICRC; the thread that is there when nobody polls |
+//! | [`path`], [`same_host`] | the ways to a peer: within the process, between processes of the host, or by packets |
 //! | [`config`], [`fault`], [`mod@counters`] | what the environment says; accidents at will; what is counted |
 //! | [`proto`] | the transport, free of input and output: RC, UC, UD and XRC queue pairs as state machines |
 //! | `sim` (feature `sim`) | a network in virtual time that the transport is tested on |
@@ -59,6 +60,7 @@ pub mod path;
 pub mod proto;
 pub mod queue_pair;
 pub mod receive;
+pub mod same_host;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 pub mod wire;

@@ -5,12 +5,15 @@ use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::Ipv6Addr;
+use std::os::fd::BorrowedFd;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::abi::fork;
 use crate::completion::Deadlines;
@@ -22,8 +25,11 @@ use crate::net::{self, Endpoints, Inbox, Network};
 use crate::path::Way;
 use crate::proto::{Arrival, Counter, Mtu, Path, Step, Time};
 use crate::queue_pair::{self, Neighbour, QueuePair, Sender};
+use crate::same_host::{self, Link, Neighbourhood, Publication};
 use crate::wire::Packet;
 use crate::{memory, multicast, receive};
+
+mod channel;
 
 /// The port with its network, and the tables of the objects that packets reach.
 pub(crate) struct Nic {
@@ -45,6 +51,8 @@ pub(crate) struct Nic {
     pub(crate) faults: Arc<Faults>,
     /// Messages may go without packets.
     direct: bool,
+    /// The processes of the host that memory is shared with.
+    neighbourhood: Option<Arc<Neighbourhood>>,
     timers: Arc<Timers>,
     deadlines_alarm: Arc<Alarm>,
     /// What is still to come of the configuration's schedule, the next at the end.
@@ -65,6 +73,8 @@ struct Receiver {
     inbox: Inbox,
     /// The queue pairs that got packets of this batch.
     touched: Vec<Arc<QueuePair>>,
+    /// How often it was looked.
+    passes: u32,
 }
 
 /// The process's one.
@@ -73,6 +83,9 @@ static NIC: Mutex<Option<Arc<Nic>>> = Mutex::new(None);
 /// Keys of timers that are not a queue pair's; those are below 2^24, and so is the network's one.
 const DEADLINES: u32 = net::DELAY + 1;
 const SCHEDULE: u32 = net::DELAY + 2;
+
+/// Of so many looks at shared memory one is at the sockets, too.
+const PASSES: u32 = 16;
 
 /// How many timers run at a time.
 const TIMERS: usize = 32;
@@ -124,8 +137,20 @@ impl Nic {
         let (of_deadlines, alarm) = (Arc::clone(&timers), Arc::clone(&deadlines_alarm));
         deadlines.tell(move |time| of_deadlines.note(DEADLINES, &alarm, time));
         let first_number = RandomState::new().build_hasher().finish() as u32;
+        let memory = memory::Registry::new();
+        // Now, so that no descriptor is opened later on; whoever asks again is told what became of it.
+        memory.arena();
+        let is_shared = Way::Shared.is_allowed(config.path) && !network.is_captured();
+        let neighbourhood = is_shared
+            .then(|| neighbourhood(config, &network, &memory, &timers, &counters))
+            .flatten();
+        if let Some(neighbourhood) = &neighbourhood {
+            memory.tell(Arc::clone(neighbourhood));
+            network.share(Arc::clone(neighbourhood));
+        }
         let nic = Arc::new(Self {
-            memory: memory::Registry::new(),
+            memory,
+            neighbourhood,
             queue_pairs: queue_pair::Directory::new(network.slot(), first_number),
             shared_queues: receive::Directory::default(),
             groups: multicast::Groups::new(),
@@ -140,6 +165,7 @@ impl Nic {
             receiver: Mutex::new(Receiver {
                 inbox: Inbox::new(),
                 touched: Vec::new(),
+                passes: 0,
             }),
             refused: AtomicBool::new(false),
             backlog: AtomicU32::new(0),
@@ -147,8 +173,6 @@ impl Nic {
             engine: OnceLock::new(),
             network,
         });
-        // Now, so that no descriptor is opened later on; whoever asks again is told what became of it.
-        nic.memory.arena();
         nic.run_schedule(now);
         let engine = Engine::start(timers, Arc::downgrade(&nic))?;
         let _ = nic.engine.set(engine);
@@ -166,7 +190,7 @@ impl Nic {
     pub(crate) fn progress(&self) -> bool {
         let now = self.now();
         self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
-        let looked = self.look_after(now) != Look::Contended;
+        let looked = self.look_after(now, Care::Poll) != Look::Contended;
         if !looked {
             // Who is at it may have been kept from running in the middle; then polling keeps him from it.
             thread::yield_now();
@@ -197,9 +221,35 @@ impl Nic {
         }
     }
 
+    /// A queue pair knows its peer from now on: if that is in another process of the host, memory may be shared with it.
+    pub(crate) fn meet(&self, queue_pair: &QueuePair) {
+        if let (Some(neighbourhood), Some((path, number))) =
+            (&self.neighbourhood, queue_pair.peer())
+            && let Some(address) = self.network.address(&path, number)
+        {
+            neighbourhood.meet(address);
+        }
+    }
+
     /// Sends what a queue pair has to send, after something was changed in it, and sees to its timers.
     pub(crate) fn transmit(&self, queue_pair: &QueuePair) {
         self.transmit_at(queue_pair, self.now());
+    }
+
+    /// Sends what a queue pair has to send before it goes away, also if there has to be room for it first: not for long.
+    pub(crate) fn transmit_last(&self, queue_pair: &QueuePair) {
+        let deadline = self.now() + LAST;
+        loop {
+            self.transmit(queue_pair);
+            let links =
+                (self.neighbourhood.as_ref()).and_then(|neighbourhood| neighbourhood.links());
+            let mut links = links.iter().flat_map(|links| links.iter());
+            if !links.any(|link| link.has_waiting(queue_pair.number())) || self.now() > deadline {
+                return;
+            }
+            thread::yield_now();
+            self.progress();
+        }
     }
 
     /// A queue pair is going away, and its timers with it. What it sent and an accident holds back goes now: its peer
@@ -232,11 +282,11 @@ impl Nic {
     /// Fetches, and runs the timers that are due. What they wait for may have come while this process was kept from running,
     /// so they run when there is nothing more to be fetched, or after so much that a peer floods this side; and not where another
     /// thread has something in hand, which runs them itself. Until they ran the engine does not sleep.
-    fn look_after(&self, now: Time) -> Look {
-        let look = self.fetch(now);
-        let due = |earliest| earliest <= now;
+    fn look_after(&self, now: Time, care: Care) -> Look {
+        let is_due = (self.timers.earliest()).is_some_and(|earliest| earliest <= now);
+        let look = self.fetch(now, if is_due { Care::Engine } else { care });
         if let Look::Done { fetched } = look
-            && self.timers.earliest().is_some_and(due)
+            && is_due
         {
             let looks = self.backlog.fetch_add(1, Ordering::Relaxed);
             if fetched == 0 || looks >= BACKLOG {
@@ -250,13 +300,13 @@ impl Nic {
     /// Receives, unless another thread does; and if the engine came meanwhile and was refused, somewhat more: what woke it does
     /// not wake it again. Who polls has other things to do, and the peer may be waiting for just those, so what is still left
     /// then is the engine's.
-    fn fetch(&self, now: Time) -> Look {
+    fn fetch(&self, now: Time, mut care: Care) -> Look {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {
             let Some(mut receiver) = self.receiver.try_lock() else {
                 return Look::Contended;
             };
-            let received = self.receive(&mut receiver, now);
+            let received = self.receive(&mut receiver, now, care);
             drop(receiver);
             fetched += received;
             batches += 1;
@@ -267,7 +317,7 @@ impl Nic {
                 self.refused.store(false, Ordering::Relaxed);
                 // What woke an engine that was refused before this is there for the next look.
                 fence(Ordering::SeqCst);
-                owed = true;
+                (owed, care) = (true, Care::Engine);
             }
             if !owed || received == 0 && !refused {
                 return Look::Done { fetched };
@@ -279,26 +329,53 @@ impl Nic {
         }
     }
 
-    fn receive(&self, receiver: &mut Receiver, now: Time) -> usize {
-        let Receiver { inbox, touched } = receiver;
-        let received = self.network.receive(inbox, |packets| {
-            let alone = packets.is_alone();
-            for (arrival, packet) in packets {
-                self.deliver(now, &arrival, &packet, touched);
+    fn receive(&self, receiver: &mut Receiver, now: Time, care: Care) -> usize {
+        let Receiver {
+            inbox,
+            touched,
+            passes: receiver_passes,
+        } = receiver;
+        let is_quiet = care == Care::Wake;
+        let mut resumed = SmallVec::<[u32; 8]>::new();
+        let shared = self.network.receive_shared(
+            |arrival, packet| self.deliver(now, arrival, packet, touched),
+            |queue_pair| resumed.push(queue_pair),
+        );
+        for number in resumed {
+            if let Some(queue_pair) = self.queue_pairs.find(number) {
+                touch(touched, queue_pair);
             }
-            // The next burst is looked at while the peer, which has its answer to this one, makes one more.
-            if !alone {
-                self.answer(now, touched);
-            }
-        });
-        self.answer(now, touched);
-        received
+        }
+        // To look at a socket is a system call, and takes longer than a message through shared memory.
+        let passes =
+            shared.is_some_and(|count| count > 0 || !receiver_passes.is_multiple_of(PASSES));
+        *receiver_passes = receiver_passes.wrapping_add(1);
+        let received = if passes && care != Care::Engine {
+            0
+        } else {
+            self.network.receive(inbox, |packets| {
+                let alone = packets.is_alone();
+                for (arrival, packet) in packets {
+                    self.deliver(now, &arrival, &packet, touched);
+                }
+                // The next burst is looked at while the peer, which has its answer to this one, makes one more.
+                if !alone {
+                    self.answer(now, touched, is_quiet);
+                }
+            })
+        };
+        self.answer(now, touched, is_quiet);
+        if !is_quiet {
+            self.network.wake_late();
+        }
+        shared.unwrap_or(0) + received
     }
 
     /// Lets queue pairs answer: once for all that came together.
-    fn answer(&self, now: Time, touched: &mut Vec<Arc<QueuePair>>) {
+    fn answer(&self, now: Time, touched: &mut Vec<Arc<QueuePair>>, is_quiet: bool) {
         for queue_pair in touched.drain(..) {
-            self.transmit_at(&queue_pair, now);
+            let mut outbox = self.network.outbox().quiet(is_quiet);
+            self.transmit_by(&queue_pair, now, &mut outbox);
         }
     }
 
@@ -331,7 +408,11 @@ impl Nic {
     }
 
     fn transmit_at(&self, queue_pair: &QueuePair, now: Time) {
-        queue_pair.transmit(now, &mut self.network.outbox());
+        self.transmit_by(queue_pair, now, &mut self.network.outbox());
+    }
+
+    fn transmit_by(&self, queue_pair: &QueuePair, now: Time, outbox: &mut net::Outbox<'_>) {
+        queue_pair.transmit(now, outbox);
         if let Some(timeout) = queue_pair.next_timeout() {
             self.timers
                 .note(queue_pair.number(), queue_pair.alarm(), timeout);
@@ -384,6 +465,43 @@ impl Nic {
     }
 }
 
+/// How long a peer may take to make room for the last that a queue pair has to say.
+const LAST: Duration = Duration::from_millis(100);
+
+/// For whom the network is looked after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Care {
+    /// One who polls, and will do so again.
+    Poll,
+    /// One who was woken by a peer: he does what he was woken for, and answers with what is his own to send.
+    Wake,
+    /// The engine, for nobody else may do it.
+    Engine,
+}
+
+/// Has other processes of the host find this one. None: the system does not let it.
+fn neighbourhood(
+    config: &Config,
+    network: &Network,
+    memory: &memory::Registry,
+    timers: &Timers,
+    counters: &Arc<Counters>,
+) -> Option<Arc<Neighbourhood>> {
+    let own = same_host::Own {
+        addresses: network.own_addresses(),
+        gids: network.addresses().to_vec(),
+        key_base: memory.key_base(),
+        publication: Arc::new(Publication::new().ok()?),
+        arena: Arc::clone(memory.arena()?),
+        bell: timers.sleeper().bell().ok()?,
+        channels: same_host::Bells::new().ok()?,
+        counters: Arc::clone(counters),
+        // Where nothing else is allowed, queue pairs of the process go that way, too.
+        is_peer: config.path == Some(Way::Shared),
+    };
+    Some(Arc::new(Neighbourhood::open(own).ok()?))
+}
+
 /// The device's GUID: of this process, on this host, since it was started.
 pub(crate) fn guid() -> u64 {
     static HOST: OnceLock<u32> = OnceLock::new();
@@ -406,12 +524,12 @@ fn touch(touched: &mut Vec<Arc<QueuePair>>, queue_pair: Arc<QueuePair>) {
 
 impl engine::Device for Nic {
     fn look(&self) -> Look {
-        match self.look_after(self.now()) {
+        match self.look_after(self.now(), Care::Engine) {
             Look::Contended => {
                 self.refused.store(true, Ordering::Relaxed);
                 // Who has the lock sees that when he lets go of it, or this sees that he has.
                 fence(Ordering::SeqCst);
-                self.look_after(self.now())
+                self.look_after(self.now(), Care::Engine)
             }
             done => done,
         }
@@ -424,6 +542,26 @@ impl engine::Device for Nic {
 
     fn endpoints(&self) -> Arc<Endpoints> {
         self.network.endpoints()
+    }
+
+    fn attend(&self) {
+        if let Some(neighbourhood) = &self.neighbourhood {
+            neighbourhood.attend();
+        }
+    }
+
+    fn heard(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.neighbourhood.as_ref()?.heard())
+    }
+
+    fn fall_asleep(&self) -> bool {
+        (self.neighbourhood.as_ref()).is_none_or(|neighbourhood| neighbourhood.fall_asleep())
+    }
+
+    fn wake_up(&self) {
+        if let Some(neighbourhood) = &self.neighbourhood {
+            neighbourhood.wake_up();
+        }
     }
 }
 
@@ -464,6 +602,18 @@ impl queue_pair::Device for Nic {
         self.direct && self.faults.spare_packets()
     }
 
+    fn is_shared(&self) -> bool {
+        self.faults.spare_packets()
+    }
+
+    fn partner(&self, path: &Path, number: u32) -> Option<Arc<Link>> {
+        self.network.link(path, number)
+    }
+
+    fn neighbourhood(&self) -> Option<&Neighbourhood> {
+        self.neighbourhood.as_deref()
+    }
+
     fn neighbour(&self, path: &Path, number: u32) -> Option<Neighbour> {
         Some(Neighbour {
             local: self.network.neighbour(path, number)?,
@@ -486,6 +636,10 @@ impl queue_pair::Outgoing for net::Outbox<'_> {
 
     fn flush(&mut self) {
         self.flush();
+    }
+
+    fn through(&mut self, link: &Arc<Link>, target: &same_host::Target) {
+        self.through(link, target);
     }
 }
 

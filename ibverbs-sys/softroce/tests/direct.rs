@@ -342,7 +342,9 @@ fn nothing_goes_by_packets_and_all_is_there_when_the_post_returns() {
     let (a, b) = (End::new(&one, RC, 1 << 20), End::new(&two, RC, 1 << 20));
     a.connect(&b);
     b.connect(&a);
-    assert_eq!(way(a.number()), Some(Way::Udp), "not known yet");
+    if is_direct() {
+        assert_eq!(way(a.number()), Some(Way::Udp), "not known yet");
+    }
     let before = sent();
     assert!(b.post_receive(7, 1 << 20));
     for (id, opcode) in [(0, WRITE), (1, READ), (2, SEND), (3, ADD)] {

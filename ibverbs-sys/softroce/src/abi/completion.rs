@@ -86,7 +86,8 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     verb(
         Verb::CreateCompChannel,
         fail,
-        || match CompletionChannel::new() {
+        // SAFETY: the context is ours.
+        || match unsafe { open::nic(context) }.new_channel() {
             Ok(channel) => hand_out(ChannelHandle {
                 public: ibv_comp_channel {
                     context,
@@ -132,7 +133,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     verb(Verb::GetCqEvent, minus_one, || {
         fetched(|| {
             // SAFETY: the channel is ours, and not destroyed as long as somebody waits for its events.
-            let element = unsafe { channel_of(channel) }.next_event()?;
+            let (nic, channel) = unsafe { (open::nic((*channel).context), channel_of(channel)) };
+            let element = nic.next_event(channel)?;
             let named: *mut ibv_cq = ptr::with_exposed_provenance_mut(element.address());
             // SAFETY: a completion queue whose event was fetched waits for its acknowledgement.
             unsafe {

@@ -191,13 +191,17 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             ..
         } = object;
         let shared = queue_pair.service() == Service::XrcTarget;
-        if !shared && let Err(refusal) = queue_pair.usage().close() {
-            return refusal.errno();
+        if !shared {
+            let closed = (queue_pair.vacate()).and_then(|()| queue_pair.usage().close());
+            if let Err(refusal) = closed {
+                queue_pair.stay();
+                return refusal.errno();
+            }
         }
         if queue_pair.release(&handle.element) {
             // A message is received before it is acknowledged, and its completion may be all that the
             // program waited for: the acknowledgement goes now, or the peer never gets one.
-            nic.transmit(queue_pair);
+            nic.transmit_last(queue_pair);
             nic.queue_pairs.remove(queue_pair.number());
             queue_pair.close();
             nic.forget(queue_pair);
@@ -240,6 +244,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             Ok(state) => {
                 // SAFETY: nobody but the owner reads the state, who is in this call.
                 unsafe { (*qp).state = number_of(state) };
+                if attr_mask & STATE != 0 && values.qp_state == ibv_qp_state::IBV_QPS_RTR {
+                    object.nic.meet(&object.queue_pair);
+                }
                 object.nic.transmit(&object.queue_pair);
                 0
             }

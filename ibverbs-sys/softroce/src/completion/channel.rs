@@ -1,23 +1,67 @@
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_getfl};
+
 use crate::context::{Element, EventQueue, Shared, Usage};
+use crate::same_host::Bell;
 
 /// A completion channel: `ibv_comp_channel`. It names the completion queues that have something new.
 #[derive(Debug)]
 pub struct CompletionChannel {
-    events: EventQueue<Arc<Element>>,
+    events: EventQueue<Arc<Element>, Descriptor>,
     usage: Usage,
+}
+
+/// Where the program waits.
+#[derive(Debug)]
+enum Descriptor {
+    Own(OwnedFd),
+    /// Peers of the same host have it, too.
+    Bell(Bell),
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Own(descriptor) => descriptor.as_fd(),
+            Self::Bell(bell) => bell.as_fd(),
+        }
+    }
 }
 
 impl CompletionChannel {
     /// A channel without events.
     pub fn new() -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Self {
-            events: EventQueue::new()?,
+        let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
+        Ok(Self::behind(Descriptor::Own(eventfd(0, flags)?)))
+    }
+
+    /// A channel without events, at which peers of the same host wake who waits.
+    pub(crate) fn with(bell: Bell) -> Arc<Self> {
+        Self::behind(Descriptor::Bell(bell))
+    }
+
+    fn behind(descriptor: Descriptor) -> Arc<Self> {
+        Arc::new(Self {
+            events: EventQueue::with(descriptor),
             usage: Usage::default(),
-        }))
+        })
+    }
+
+    /// What peers wake with who waits here.
+    pub(crate) fn bell(&self) -> Option<&Bell> {
+        match self.events.descriptor() {
+            Descriptor::Own(_) => None,
+            Descriptor::Bell(bell) => Some(bell),
+        }
+    }
+
+    /// Whether the program has set the descriptor so that nobody waits at it.
+    pub(crate) fn is_non_blocking(&self) -> bool {
+        fcntl_getfl(self).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
     }
 
     /// The completion queue has something new. Each arming gives one event, whether or not the last one was
@@ -32,6 +76,17 @@ impl CompletionChannel {
     /// Fetches the next event; waits for one unless the descriptor is non-blocking.
     pub fn next_event(&self) -> io::Result<Arc<Element>> {
         self.events.take(|element| Some(element))
+    }
+
+    /// Fetches the next event if there is one.
+    pub(crate) fn try_next_event(&self) -> Option<Arc<Element>> {
+        self.events.try_take(|element| Some(element))
+    }
+
+    /// Waits for an event, or for a peer that rings; the event.
+    pub(crate) fn wait(&self) -> io::Result<Option<Arc<Element>>> {
+        self.events.wait()?;
+        Ok(self.events.pop(|element| Some(element)))
     }
 
     /// A completion queue is being destroyed: takes back its events, and waits for the

@@ -17,8 +17,8 @@ use super::Element;
 /// finds that it was withdrawn meanwhile, and sets out again. So no event is fetched twice and none
 /// is left behind a descriptor that is not readable.
 #[derive(Debug)]
-pub struct EventQueue<T> {
-    descriptor: OwnedFd,
+pub struct EventQueue<T, D = OwnedFd> {
+    descriptor: D,
     pending: Mutex<VecDeque<T>>,
 }
 
@@ -30,6 +30,22 @@ impl<T> EventQueue<T> {
             descriptor: eventfd(0, flags)?,
             pending: Mutex::default(),
         })
+    }
+}
+
+impl<T, D: AsFd> EventQueue<T, D> {
+    /// An empty queue behind an eventfd that counts like a semaphore, and that others may count up, too: then a
+    /// fetch finds nothing, and waits on.
+    pub fn with(descriptor: D) -> Self {
+        Self {
+            descriptor,
+            pending: Mutex::default(),
+        }
+    }
+
+    /// The descriptor.
+    pub fn descriptor(&self) -> &D {
+        &self.descriptor
     }
 
     /// Adds an event about `element`, unless that is withdrawn, or `is_same` of one that nobody has
@@ -48,17 +64,35 @@ impl<T> EventQueue<T> {
     /// says whom the event is about.
     pub fn take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> io::Result<T> {
         loop {
-            let mut count = [0; 8];
-            read(&self.descriptor, &mut count)?;
-            let mut pending = self.pending.lock();
-            if let Some(event) = pending.pop_front() {
-                // Under the lock, so that a withdrawal finds the event either queued or fetched.
-                if let Some(element) = element_of(&event) {
-                    element.fetch();
-                }
+            self.wait()?;
+            if let Some(event) = self.pop(&element_of) {
                 return Ok(event);
             }
         }
+    }
+
+    /// Fetches the next event if there is one: whatever the descriptor is set to, this does not wait.
+    pub fn try_take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
+        let event = self.pop(&element_of)?;
+        count_down(self.descriptor.as_fd());
+        Some(event)
+    }
+
+    /// Waits until the descriptor is readable, and brings it down by one: [`pop`](Self::pop) is to follow.
+    pub fn wait(&self) -> io::Result<()> {
+        read(&self.descriptor, &mut [0; 8])?;
+        Ok(())
+    }
+
+    /// Fetches the next event for which somebody has brought the descriptor down. None: it was withdrawn.
+    pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
+        let mut pending = self.pending.lock();
+        let event = pending.pop_front()?;
+        // Under the lock, so that a withdrawal finds the event either queued or fetched.
+        if let Some(element) = element_of(&event) {
+            element.fetch();
+        }
+        Some(event)
     }
 
     /// Takes back all events about `element` that nobody has fetched, queues no more of them, and
@@ -70,27 +104,24 @@ impl<T> EventQueue<T> {
             let before = pending.len();
             pending.retain(|event| !of(event).is_some_and(|other| Arc::ptr_eq(other, element)));
             for _ in pending.len()..before {
-                self.count_down();
+                count_down(self.descriptor.as_fd());
             }
         }
         element.wait_for_acknowledgements();
     }
-
-    /// Takes one off the counter without waiting, whatever the program has set. Where the kernel cannot, or
-    /// somebody was quicker, that one finds no event and waits on.
-    fn count_down(&self) {
-        let mut count = [0; 8];
-        let mut slices = [IoSliceMut::new(&mut count)];
-        let _: Result<usize, Errno> = preadv2(
-            &self.descriptor,
-            &mut slices,
-            u64::MAX,
-            ReadWriteFlags::NOWAIT,
-        );
-    }
 }
 
-impl<T> AsFd for EventQueue<T> {
+/// Takes one off an eventfd's counter without waiting, whatever the program has set; whether it did. Where the kernel cannot,
+/// or somebody was quicker, that one finds no event and waits on.
+pub(crate) fn count_down(descriptor: BorrowedFd<'_>) -> bool {
+    let mut count = [0; 8];
+    let mut slices = [IoSliceMut::new(&mut count)];
+    let read: Result<usize, Errno> =
+        preadv2(descriptor, &mut slices, u64::MAX, ReadWriteFlags::NOWAIT);
+    read.is_ok()
+}
+
+impl<T, D: AsFd> AsFd for EventQueue<T, D> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }

@@ -27,6 +27,11 @@ impl Sleeper {
         })
     }
 
+    /// What others may ring it with.
+    pub(crate) fn bell(&self) -> io::Result<OwnedFd> {
+        self.bell.try_clone()
+    }
+
     /// Wakes the engine if it sleeps. What it shall see must have been stored before, sequentially consistent.
     pub(crate) fn wake(&self) {
         self.wake_if(|until| until > 0);

@@ -3,7 +3,7 @@
 use std::hint;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -39,6 +39,23 @@ pub(crate) trait Device: Send + Sync + 'static {
 
     /// What packets come by, now.
     fn endpoints(&self) -> Arc<Endpoints>;
+
+    /// Looks after what else [`heard`](Self::heard) tells of.
+    fn attend(&self) {}
+
+    /// What is readable when there is something to [attend](Self::attend) to; always the same.
+    fn heard(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// The engine is about to sleep until somebody wakes it: whoever sends has to. False: something has come
+    /// that nobody will wake it for.
+    fn fall_asleep(&self) -> bool {
+        true
+    }
+
+    /// It is awake.
+    fn wake_up(&self) {}
 }
 
 /// What a look at the network found.
@@ -128,24 +145,29 @@ impl Shared {
         let mut pacing = Pacing::new();
         let mut armed = 0;
         let mut awake = Time::default();
+        if let Some(heard) = device.upgrade().as_ref().and_then(|device| device.heard()) {
+            // Where the system refuses, peers of the host are strangers.
+            let _ = watch.add(heard);
+        }
         while !self.stop.load(Ordering::SeqCst) {
             self.rounds.fetch_add(1, Ordering::SeqCst);
-            let Some(device) = device.upgrade() else {
+            let Some(device_now) = device.upgrade() else {
                 return;
             };
             let armed_before = armed;
             armed = self.armed.load(Ordering::SeqCst);
             // What comes from here on is told again by the next sleep.
             let woken = watch.take();
-            let (packets, look) = look(&*device);
+            device_now.attend();
+            let (packets, look) = look(&*device_now);
             let fetched = packets > 0;
             let now = self.timers.now();
             if packets >= BULK {
                 awake = now + AWAKE;
             }
-            let (polled, endpoints) = (device.polled(), device.endpoints());
+            let (polled, endpoints) = (device_now.polled(), device_now.endpoints());
             // Others may drop the device while its engine sleeps.
-            drop(device);
+            drop(device_now);
             let wait = pacing.decide(Finding {
                 woken: woken || fetched,
                 fetched,
@@ -171,12 +193,25 @@ impl Shared {
                 Look::Contended => now + PAUSE,
                 Look::Done { .. } => now,
             };
-            self.sleep(interval, now, least, armed, &watch);
+            // Who looks in at intervals need not be woken.
+            let device_of_sleep = (wait == Wait::Watch).then_some(device);
+            self.sleep(interval, now, least, armed, &watch, device_of_sleep);
+            if let Some(device) = device_of_sleep.and_then(Weak::upgrade) {
+                device.wake_up();
+            }
         }
     }
 
     /// Sleeps until something is to be done, but timers not before `least`; or so long.
-    fn sleep(&self, interval: Option<Duration>, now: Time, least: Time, armed: u64, watch: &Watch) {
+    fn sleep<D: Device>(
+        &self,
+        interval: Option<Duration>,
+        now: Time,
+        least: Time,
+        armed: u64,
+        watch: &Watch,
+        device: Option<&Weak<D>>,
+    ) {
         let end = interval.map(|interval| now + interval);
         let earliest = self.timers.earliest().map(|timer| timer.max(least));
         let deadline = earliest.into_iter().chain(end).min();
@@ -187,6 +222,9 @@ impl Shared {
                 !self.timers.earliest().is_some_and(sooner)
                     && self.armed.load(Ordering::SeqCst) == armed
                     && !self.stop.load(Ordering::SeqCst)
+                    && device
+                        .and_then(Weak::upgrade)
+                        .is_none_or(|device| device.fall_asleep())
             });
     }
 }

@@ -28,6 +28,12 @@ impl Watch {
         })
     }
 
+    /// Watches something else, always.
+    pub(super) fn add(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        let data = EventData::new_u64(0);
+        Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)
+    }
+
     /// Watches these sockets, or leaves them. A packet that is there when watching begins counts as one that comes
     /// then. False: the system refuses to watch one of them.
     pub(super) fn set(&mut self, endpoints: &Arc<Endpoints>, on: bool) -> bool {

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use crate::proto::{AccessFlags, LocalFault, Misplaced, Payload, Place, Remote, Segment};
 
+use super::copy::Piece;
 use super::registry::{Entries, Found};
 use super::view::{View, pieces};
 
@@ -100,6 +101,33 @@ impl View<'_> {
                 Misplaced::There => Misplaced::Here,
             })
         })
+    }
+
+    /// Does something with bytes of a message here, which are not taken back as long as that lasts. None: they
+    /// cannot be had, or not so.
+    pub(crate) fn with_pieces<T>(
+        &self,
+        message: &Payload,
+        offset: u32,
+        length: u32,
+        write: bool,
+        act: impl FnOnce(&[Piece<'_>]) -> T,
+    ) -> Option<T> {
+        let length = length as usize;
+        match message {
+            Payload::Inline(bytes) => {
+                let bytes = bytes.get(offset as usize..)?.get(..length)?;
+                (!write).then(|| act(&[Piece::of(bytes)]))
+            }
+            Payload::Gathered(list) => self.registry().with(|entries| {
+                let found = self.find_local(entries, list, offset, length, write)?;
+                let pieces: Option<SmallVec<[Piece<'_>; 4]>> = found
+                    .iter()
+                    .map(|(found, length)| found.span.piece(found.offset, *length))
+                    .collect();
+                Some(act(&pieces?))
+            }),
+        }
     }
 
     fn find_remote<'e>(

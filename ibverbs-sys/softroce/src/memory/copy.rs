@@ -10,6 +10,7 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -46,6 +47,42 @@ enum Kind {
     },
     /// None: reads give zeroes and writes vanish.
     Null,
+}
+
+/// Bytes that can be touched for as long as this is around.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    address: usize,
+    length: usize,
+    writable: bool,
+    bytes: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Piece<'a> {
+    /// Bytes of this process's own, to be read.
+    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+        Self {
+            address: bytes.as_ptr().expose_provenance(),
+            length: bytes.len(),
+            writable: false,
+            bytes: PhantomData,
+        }
+    }
+
+    /// Where they begin.
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+
+    /// How many they are.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Whether they may be written.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
 }
 
 /// The memory cannot be accessed as it is asked to.
@@ -226,6 +263,20 @@ impl Span {
         Ok(())
     }
 
+    /// `length` bytes from `offset` on. None: they are not all inside, or may not be there.
+    pub(super) fn piece(&self, offset: u64, length: usize) -> Option<Piece<'_>> {
+        let address = self.locate(offset, length).ok()?;
+        match self.kind {
+            Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => Some(Piece {
+                address,
+                length,
+                writable: true,
+                bytes: PhantomData,
+            }),
+            Kind::OnDemand | Kind::Null => None,
+        }
+    }
+
     /// Compares and swaps the eight bytes at `offset`; what they were.
     pub(super) fn compare_swap(
         &self,
@@ -341,7 +392,7 @@ impl fmt::Debug for DeviceMemory {
 ///
 /// # Safety
 /// The bytes are mapped.
-unsafe fn read(address: usize, out: &mut [u8]) {
+pub(crate) unsafe fn read(address: usize, out: &mut [u8]) {
     let mut done = 0;
     while done < out.len() {
         let (place, rest) = (address + done, &mut out[done..]);
@@ -377,7 +428,7 @@ unsafe fn read(address: usize, out: &mut [u8]) {
 ///
 /// # Safety
 /// The bytes are mapped and may be written.
-unsafe fn write(address: usize, data: &[u8]) {
+pub(crate) unsafe fn write(address: usize, data: &[u8]) {
     let mut done = 0;
     while done < data.len() {
         let (place, rest) = (address + done, &data[done..]);
@@ -424,7 +475,7 @@ unsafe fn write(address: usize, data: &[u8]) {
 ///
 /// # Safety
 /// The bytes at both places are mapped, and those at `to` may be written.
-unsafe fn copy(from: usize, to: usize, length: usize) {
+pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) {
     let mut done = 0;
     while done < length {
         let (source, place, rest) = (from + done, to + done, length - done);

@@ -10,7 +10,7 @@
 mod access;
 mod arena;
 mod carry;
-mod copy;
+pub(crate) mod copy;
 mod extents;
 mod kernel;
 mod mapping;
@@ -25,6 +25,7 @@ mod window;
 
 pub use access::{region_access, window_access};
 pub use arena::{Arena, Block, Place};
+pub(crate) use copy::Piece;
 pub use copy::{DeviceMemory, Span};
 pub use mapping::is_mapped;
 pub use region::{RegionAttributes, RegionChange};

@@ -4,11 +4,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockWriteGuard};
 
 use crate::context::{DomainId, Refusal};
 use crate::limits;
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
+
+use crate::same_host::{FilePlace, Neighbourhood, Region as Told};
 
 use super::region::{Region, offset};
 use super::table::Table;
@@ -26,6 +28,8 @@ pub struct Registry {
     /// Bytes of device memory that are in use.
     device_memory: AtomicU64,
     arena: OnceLock<Option<Arc<Arena>>>,
+    /// Who tells peers of the same host.
+    neighbourhood: OnceLock<Arc<Neighbourhood>>,
 }
 
 pub(super) struct Entries {
@@ -64,12 +68,51 @@ impl Registry {
             entries: RwLock::new(entries),
             device_memory: AtomicU64::new(0),
             arena: OnceLock::new(),
+            neighbourhood: OnceLock::new(),
         }
     }
 
     /// What memory for regions is handed out from; made at the first call. None: the system has no files in memory.
     pub fn arena(&self) -> Option<&Arc<Arena>> {
         self.arena.get_or_init(|| Arena::new().ok()).as_ref()
+    }
+
+    /// Has peers of the same host told of all regions and windows from now on; there are none yet.
+    pub(crate) fn tell(&self, neighbourhood: Arc<Neighbourhood>) {
+        let _ = self.neighbourhood.set(neighbourhood);
+    }
+
+    /// What the first slot of the table is counted as in keys.
+    pub(crate) fn key_base(&self) -> u32 {
+        self.entries.read().table.base()
+    }
+
+    /// Tells peers what is in a slot now, in the place of what they were told before.
+    fn publish(&self, entries: &Entries, slot: u32) {
+        let Some(neighbourhood) = self.neighbourhood.get() else {
+            return;
+        };
+        match entries.told(slot) {
+            Some(region) => neighbourhood.publish_region(slot, &region),
+            None => neighbourhood.retract_region(slot),
+        }
+    }
+
+    /// Takes back what peers were told of a slot, and waits until none uses it any more. Not under the lock: a peer
+    /// may take its time. Busy: one does not end; then all is as it was.
+    fn vacate(&self, slot: u32) -> Result<(), Refusal> {
+        let Some(neighbourhood) = self.neighbourhood.get() else {
+            return Ok(());
+        };
+        if self.entries.read().told(slot).is_none() {
+            return Ok(());
+        }
+        neighbourhood.retract_region(slot);
+        let result = neighbourhood.wait_for_visitors();
+        if result.is_err() {
+            self.publish(&self.entries.write(), slot);
+        }
+        result
     }
 
     /// Where a peer of the same host finds a region's bytes, and how much of its memory: see [`Span::place`].
@@ -123,38 +166,65 @@ impl Registry {
         };
         let number = entries.table.insert(Entry::Region(region))?;
         entries.regions += 1;
+        self.publish(&entries, number);
         Ok(entries.table.key(number))
     }
 
     /// Changes a region: as if it were deregistered and registered anew. Its key, a new one.
     pub fn reregister(&self, key: u32, change: RegionChange) -> Result<u32, Refusal> {
-        let mut entries = self.entries.write();
-        let (number, _) = entries.region(key)?;
+        if let Some((span, start)) = &change.translation {
+            check_range(*start, span)?;
+        }
+        let check = |region: &Region| match region {
+            region if region.windows > 0 => Err(Refusal::Busy),
+            region if !region.span.is_program() => Err(Refusal::Invalid),
+            _ => Ok(()),
+        };
+        let (mut entries, number) = self.vacated(key, check)?;
         let Some(Entry::Region(region)) = entries.table.get_mut(number) else {
             return Err(Refusal::Invalid);
         };
-        if region.windows > 0 {
-            return Err(Refusal::Busy);
-        }
-        if !region.span.is_program() {
-            return Err(Refusal::Invalid);
-        }
         if let Some((span, start)) = change.translation {
-            check_range(start, &span)?;
             (region.span, region.start) = (span, start);
         }
         region.domain = change.domain.unwrap_or(region.domain);
         region.access = change.access.unwrap_or(region.access);
-        Ok(entries.table.retag(number, (key as u8).wrapping_add(1)))
+        let key = entries.table.retag(number, (key as u8).wrapping_add(1));
+        self.publish(&entries, number);
+        Ok(key)
     }
 
-    /// Ends a region's registration; not while a window is bound to it (`ibv_dereg_mr(3)`).
-    pub fn deregister(&self, key: u32) -> Result<(), Refusal> {
-        let mut entries = self.entries.write();
-        let (number, region) = entries.region(key)?;
-        if region.windows > 0 {
-            return Err(Refusal::Busy);
+    /// The entries, with a region that `check` lets pass and that no peer uses, and its slot.
+    fn vacated(
+        &self,
+        key: u32,
+        check: impl Fn(&Region) -> Result<(), Refusal>,
+    ) -> Result<(RwLockWriteGuard<'_, Entries>, u32), Refusal> {
+        let find = |entries: &Entries| {
+            let (number, region) = entries.region(key)?;
+            check(region).map(|()| number)
+        };
+        let number = find(&self.entries.read())?;
+        self.vacate(number)?;
+        let entries = self.entries.write();
+        // Another thread may have come in between.
+        match find(&entries) {
+            Ok(number) => Ok((entries, number)),
+            Err(refusal) => {
+                self.publish(&entries, number);
+                Err(refusal)
+            }
         }
+    }
+
+    /// Ends a region's registration; not while a window is bound to it (`ibv_dereg_mr(3)`), nor while a peer of the
+    /// same host is stopped in the middle of a copy. When it has ended, nobody touches the bytes any more.
+    pub fn deregister(&self, key: u32) -> Result<(), Refusal> {
+        let check = |region: &Region| match region.windows {
+            0 => Ok(()),
+            _ => Err(Refusal::Busy),
+        };
+        let (mut entries, number) = self.vacated(key, check)?;
         entries.table.remove(number);
         entries.regions -= 1;
         Ok(())
@@ -178,14 +248,19 @@ impl Registry {
 
     /// Ends a window, which is no longer bound then. Any key that it had names it.
     pub fn deallocate_window(&self, key: u32) -> Result<(), Refusal> {
+        let find = |entries: &Entries| {
+            let number = entries.table.slot_of(key).ok_or(Refusal::Invalid)?;
+            let is_window = matches!(entries.table.get(number), Some(Entry::Window(_)));
+            is_window.then_some(number).ok_or(Refusal::Invalid)
+        };
+        let number = find(&self.entries.read())?;
+        self.vacate(number)?;
         let mut entries = self.entries.write();
-        let number = entries.table.slot_of(key).ok_or(Refusal::Invalid)?;
-        if !matches!(entries.table.get(number), Some(Entry::Window(_))) {
-            return Err(Refusal::Invalid);
-        }
+        find(&entries)?;
         entries.unbind(number);
         entries.table.remove(number);
         entries.windows -= 1;
+        self.publish(&entries, number);
         Ok(())
     }
 
@@ -207,8 +282,10 @@ impl Registry {
                 _ => None,
             })
             .collect();
-        for number in bound {
+        // Peers reach them by the queue pair alone, of which none makes use any more.
+        for &number in &bound {
             entries.unbind(number);
+            self.publish(&entries, number);
         }
     }
 
@@ -256,26 +333,37 @@ impl Registry {
         queue_pair: u32,
         wanted: &WindowBinding,
     ) -> Result<(), LocalFault> {
-        self.entries
-            .write()
-            .bind(domain, queue_pair, wanted)
-            .ok_or(LocalFault::Bind)
+        let slot = self.entries.read().table.slot_of(wanted.window);
+        if let Some(slot) = slot {
+            self.vacate(slot).map_err(|_| LocalFault::Bind)?;
+        }
+        let mut entries = self.entries.write();
+        let bound = entries.bind(domain, queue_pair, wanted);
+        if let Some(slot) = slot {
+            self.publish(&entries, slot);
+        }
+        bound.map(drop).ok_or(LocalFault::Bind)
     }
 
     /// Frees a type 2 window (IBTA 10.6.7.2.4). None: the key is not that of a bound one that the queue pair serves.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
-        let mut entries = self.entries.write();
-        let (number, entry) = entries.table.find(key)?;
-        let Entry::Window(window) = entry else {
-            // A region ends with ibv_dereg_mr alone: it was not made by a fast registration.
-            return None;
+        let find = |entries: &Entries| {
+            let (number, entry) = entries.table.find(key)?;
+            let Entry::Window(window) = entry else {
+                // A region ends with ibv_dereg_mr alone: it was not made by a fast registration.
+                return None;
+            };
+            let binding = window.binding.as_ref()?;
+            // Type 1 windows end by being bound anew, and have no queue pair.
+            let is_served = window.domain == domain && binding.queue_pair == Some(queue_pair);
+            is_served.then_some(number)
         };
-        let binding = window.binding.as_ref()?;
-        // Type 1 windows end by being bound anew, and have no queue pair.
-        if window.domain != domain || binding.queue_pair != Some(queue_pair) {
-            return None;
-        }
+        let number = find(&self.entries.read())?;
+        self.vacate(number).ok()?;
+        let mut entries = self.entries.write();
+        find(&entries)?;
         entries.unbind(number);
+        self.publish(&entries, number);
         Some(())
     }
 }
@@ -373,7 +461,8 @@ impl Entries {
         }
     }
 
-    fn bind(&mut self, domain: DomainId, queue_pair: u32, wanted: &WindowBinding) -> Option<()> {
+    /// The window's slot. None: nothing was bound, and nothing has changed.
+    fn bind(&mut self, domain: DomainId, queue_pair: u32, wanted: &WindowBinding) -> Option<u32> {
         let number = self.table.slot_of(wanted.window)?;
         let Some(Entry::Window(window)) = self.table.get(number) else {
             return None;
@@ -390,7 +479,7 @@ impl Entries {
         if wanted.length == 0 {
             self.unbind(number);
             self.table.retag(number, wanted.key as u8);
-            return Some(());
+            return Some(number);
         }
         let (region_number, Entry::Region(region)) = self.table.find(wanted.region)? else {
             return None;
@@ -423,7 +512,31 @@ impl Entries {
         if let Some(Entry::Window(window)) = self.table.get_mut(number) {
             window.binding = Some(binding);
         }
-        Some(())
+        Some(number)
+    }
+
+    /// What peers are told of a slot. None: nothing.
+    fn told(&self, number: u32) -> Option<Told> {
+        let key = self.table.key(number);
+        match self.table.get(number)? {
+            Entry::Region(region) => {
+                let all = (0, region.span.length());
+                let told = tell(region, all, region.start, region.access);
+                told.map(|told| Told { key, ..told })
+            }
+            Entry::Window(window) => {
+                let binding = window.binding.as_ref()?;
+                let Some(Entry::Region(region)) = self.table.get(binding.region) else {
+                    return None;
+                };
+                let part = (binding.offset, binding.length);
+                tell(region, part, binding.start, binding.access).map(|told| Told {
+                    key,
+                    queue_pair: binding.queue_pair,
+                    ..told
+                })
+            }
+        }
     }
 
     fn unbind(&mut self, number: u32) {
@@ -450,6 +563,28 @@ impl fmt::Debug for Registry {
 }
 
 /// Addresses must not wrap, neither those of requests nor those of the memory.
+/// What is told of a part of a region: from an offset on so many bytes, which requests count from `start`.
+fn tell(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Told> {
+    let (offset, length) = part;
+    if region.span.is_null() {
+        return None;
+    }
+    let place = region.span.place().map(|(_, place)| FilePlace {
+        offset: place.offset + offset,
+        segment: place.segment,
+    });
+    Some(Told {
+        key: 0,
+        domain: region.domain.number(),
+        queue_pair: None,
+        access,
+        start,
+        length,
+        address: region.span.address() as u64 + offset,
+        place,
+    })
+}
+
 fn check_range(start: u64, span: &Span) -> Result<(), Refusal> {
     let length = span.length();
     let is_whole = span.is_null() || start == 0;

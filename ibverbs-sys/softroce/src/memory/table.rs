@@ -39,6 +39,11 @@ impl<T> Table<T> {
         }
     }
 
+    /// What the first slot is counted as in keys.
+    pub(super) fn base(&self) -> u32 {
+        self.base
+    }
+
     /// Stores a thing; its slot.
     pub(super) fn insert(&mut self, content: T) -> Result<u32, Refusal> {
         if self.free.len() < RESERVE && self.slots.len() < INDICES as usize / 2 - 1 {

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::process;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, RwLock};
@@ -19,11 +19,16 @@ use crate::config::{Config, Segmentation};
 use crate::counters::Counters;
 use crate::engine::Timers;
 use crate::fault::Faults;
-use crate::proto::{Mtu, Path, Time};
+use crate::proto::{Arrival, Counter, Mtu, Path, Time};
+use crate::same_host::{Link, Neighbourhood};
+use crate::wire::Packet;
 use crate::wire::ip::Headers;
 
 /// How many addresses in 127/8 a process tries on each port.
 const ATTEMPTS: u32 = 64;
+
+/// Packets that are taken from shared memory at once.
+const LETTERS: usize = 64;
 
 /// How many batches are kept for the next use.
 const POOL: usize = 8;
@@ -34,6 +39,16 @@ const HEADERS: usize = 40 + 8 + 12 + 4 + 16 + 4 + 4;
 
 /// What those below a tunnelled packet take: of IPv4 and UDP.
 const TUNNEL: usize = 20 + 8;
+
+/// What a message in shared memory says of itself: the places of GIDs in the tables of the two processes. None: they do
+/// not fit.
+pub(super) fn tag_of(from: usize, to: usize) -> Option<u16> {
+    (from < 16 && to < 16).then_some(0x100 | (from as u16) << 4 | to as u16)
+}
+
+fn gids_of(tag: u16) -> (usize, usize) {
+    (usize::from(tag >> 4 & 0xf), usize::from(tag & 0xf))
+}
 
 /// A GID of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +119,7 @@ pub(crate) struct Network {
     pub(super) faults: Arc<Faults>,
     pub(super) timers: Arc<Timers>,
     capture: Option<Capture>,
+    neighbourhood: OnceLock<Arc<Neighbourhood>>,
 }
 
 impl Network {
@@ -187,6 +203,7 @@ impl Network {
             faults,
             timers,
             capture,
+            neighbourhood: OnceLock::new(),
         })
     }
 
@@ -269,6 +286,92 @@ impl Network {
             route.flow_label = 0;
         }
         Some(route.headers(length).global_route())
+    }
+
+    /// Has packets to processes that share memory go through it.
+    pub(crate) fn share(&self, neighbourhood: Arc<Neighbourhood>) {
+        let _ = self.neighbourhood.set(neighbourhood);
+    }
+
+    /// The addresses of the sockets.
+    pub(crate) fn own_addresses(&self) -> Vec<SocketAddr> {
+        let own = self.own.iter();
+        own.map(|endpoint| endpoint.socket.local()).collect()
+    }
+
+    /// Where packets to a queue pair go.
+    pub(crate) fn address(&self, path: &Path, queue_pair: u32) -> Option<SocketAddr> {
+        Some(self.way(path, queue_pair)?.to)
+    }
+
+    /// The process that has a queue pair, if it shares memory with this one.
+    pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
+        let neighbourhood = self.neighbourhood.get()?;
+        if !self.faults.spare_packets() {
+            return None;
+        }
+        neighbourhood.link(self.address(path, queue_pair)?)
+    }
+
+    /// Takes packets that came through shared memory, and hands them on; how many there were. None: no memory is shared.
+    /// Names queue pairs that waited for room there, and have some now.
+    pub(crate) fn receive_shared(
+        &self,
+        mut deliver: impl FnMut(&Arrival, &Packet<'_>),
+        mut go_on: impl FnMut(u32),
+    ) -> Option<usize> {
+        let links = self.neighbourhood.get()?.links()?;
+        let mut count = 0;
+        for link in links.iter() {
+            let received = link.receive(LETTERS, |tag, _, bytes| {
+                match self.admit_shared(link, tag, bytes) {
+                    Ok((arrival, packet)) => {
+                        self.counters.count(Counter::ReceivedPackets, 1);
+                        self.counters
+                            .count(Counter::ReceivedBytes, bytes.len() as u64);
+                        deliver(&arrival, &packet);
+                    }
+                    Err(Some(reason)) => self.counters.count(reason, 1),
+                    Err(None) => {}
+                }
+            });
+            count += received.unwrap_or(0);
+            link.resume(&mut go_on);
+        }
+        Some(count)
+    }
+
+    /// Wakes those who were to be woken later.
+    pub(crate) fn wake_late(&self) {
+        let links = self.neighbourhood.get().and_then(|all| all.links());
+        for link in links.iter().flat_map(|links| links.iter()) {
+            if link.owes_waking() {
+                link.flush();
+            }
+        }
+    }
+
+    fn admit_shared<'a>(
+        &self,
+        link: &Link,
+        tag: u16,
+        bytes: &'a [u8],
+    ) -> Result<(Arrival, Packet<'a>), Option<Counter>> {
+        if !self.faults.link_is_up() {
+            return Err(None);
+        }
+        let (from, to) = gids_of(tag);
+        let source = *link.gids().get(from).ok_or(Counter::Malformed)?;
+        let destination = *self.addresses.get(to).ok_or(Counter::Malformed)?;
+        let packet = Packet::parse(bytes).map_err(|_| Counter::Malformed)?;
+        let arrival = Arrival {
+            local: to as u8,
+            source,
+            destination,
+            // Of connections nobody looks at it.
+            route: [0; 40],
+        };
+        Ok((arrival, packet))
     }
 
     /// Whether packets are written to a file.

@@ -3,18 +3,20 @@
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::thread;
 
 use smallvec::SmallVec;
 
 use super::bursts;
 use super::delay::Packet;
-use super::network::Network;
+use super::network::{Network, tag_of};
 use super::route::{Company, Way};
 use super::socket::{BATCH, Burst, Socket};
 use super::tunnel;
 use crate::config::Segmentation;
 use crate::proto::{Counter, Path};
+use crate::same_host::{Failure, Link, Target};
 use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
@@ -40,6 +42,22 @@ const LARGE: usize = 512;
 pub(crate) struct Outbox<'a> {
     network: &'a Network,
     batch: Batch,
+    /// Where packets go through shared memory.
+    shared: Option<Shared>,
+    /// Who shares memory is woken later.
+    is_quiet: bool,
+}
+
+/// Where packets go through shared memory.
+#[derive(Debug)]
+struct Shared {
+    link: Arc<Link>,
+    /// What they say there.
+    tag: u16,
+    /// Whose they are.
+    queue_pair: u32,
+    /// Some have gone, for which nobody was woken yet.
+    has_sent: bool,
 }
 
 /// The packets of a box, all in one buffer that is used again.
@@ -84,20 +102,37 @@ pub(super) struct Shipment {
 
 impl<'a> Outbox<'a> {
     pub(super) fn new(network: &'a Network, batch: Batch) -> Self {
-        Self { network, batch }
+        Self {
+            network,
+            batch,
+            shared: None,
+            is_quiet: false,
+        }
+    }
+
+    /// The same, but who shares memory is woken later.
+    pub(crate) fn quiet(mut self, is_quiet: bool) -> Self {
+        self.is_quiet = is_quiet;
+        self
     }
 
     /// Puts in the packet that `write` appends, from BTH to pad, and says the way of; whether there was one.
     ///
     /// A packet that has no way is discarded and counted, as is one that the system does not take: the transport is
-    /// made for that.
+    /// made for that. Where shared memory has no room for one, none is asked for.
     pub(crate) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
+        let shared = self.shared.as_ref();
+        if shared.is_some_and(|shared| !shared.link.may_send(shared.queue_pair)) {
+            return false;
+        }
         let begin = self.batch.bytes.len();
         let transport = begin + tunnel::OVERHEAD;
         // Room for a tunnel's headers, whether there is one is not known before the packet is written.
         self.batch.bytes.resize(transport, 0);
         let path = write(&mut self.batch.bytes);
-        if let Some(path) = &path
+        if path.is_some() && self.share(transport).is_some() {
+            self.batch.bytes.truncate(begin);
+        } else if let Some(path) = &path
             && self.seal(begin, path).is_none()
         {
             self.network.counters.count(Counter::SendDiscarded, 1);
@@ -114,7 +149,16 @@ impl<'a> Outbox<'a> {
 
     /// Sends all packets in the box. Never waits, but for the system to make room, and that not long.
     pub(crate) fn flush(&mut self) {
-        let Self { network, batch } = self;
+        if let Some(shared) = &mut self.shared
+            && std::mem::take(&mut shared.has_sent)
+        {
+            if self.is_quiet {
+                shared.link.flush_later();
+            } else {
+                shared.link.flush();
+            }
+        }
+        let Self { network, batch, .. } = self;
         let mut runs: SmallVec<[Range<usize>; BATCH]> = SmallVec::new();
         let mut begin = 0;
         while let Some(first) = batch.packets.get(begin) {
@@ -131,6 +175,34 @@ impl<'a> Outbox<'a> {
         network.send(batch, &runs);
         batch.packets.clear();
         batch.bytes.clear();
+    }
+
+    /// What is pushed from now on is one queue pair's, and goes to a process through shared memory.
+    pub(crate) fn through(&mut self, link: &Arc<Link>, target: &Target) {
+        let own = (self.network.addresses().iter()).position(|gid| *gid == target.own_gid);
+        let their = link.gids().iter().position(|gid| *gid == target.gid);
+        let tag = own.zip(their).and_then(|(from, to)| tag_of(from, to));
+        self.shared = tag.map(|tag| Shared {
+            link: Arc::clone(link),
+            tag,
+            queue_pair: target.own_number,
+            has_sent: false,
+        });
+    }
+
+    /// Sends the bytes from `begin` on through shared memory. None: there is none.
+    fn share(&mut self, begin: usize) -> Option<()> {
+        let shared = self.shared.as_mut()?;
+        let written = self.batch.bytes.get(begin..)?;
+        match shared.link.send(shared.tag, 0, written) {
+            Ok(()) => shared.has_sent = true,
+            Err(Failure::Full) => shared.link.keep(shared.tag, written),
+            Err(Failure::Dead) => return None,
+        }
+        let counters = &self.network.counters;
+        counters.count(Counter::SentPackets, 1);
+        counters.count(Counter::SentBytes, written.len() as u64);
+        Some(())
     }
 
     /// Makes the bytes from `begin` on a packet of this way; none if there is no such way.

@@ -12,7 +12,7 @@ use ibverbs_sys::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Look, Nic, guid};
+use super::{Care, Look, Nic, guid};
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Entry, Moderation,
 };
@@ -567,7 +567,7 @@ fn who_polls_comes_back_however_much_there_is() {
                     .note(super::DEADLINES, &nic.deadlines_alarm, nic.now());
             }
         });
-        let looked = b.nic.look_after(b.nic.now());
+        let looked = b.nic.look_after(b.nic.now(), Care::Engine);
         // 8 messages in a batch, and the first one is not of those that are owed.
         let most = 8 * (super::OWED + 1);
         assert!(

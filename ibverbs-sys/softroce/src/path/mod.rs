@@ -13,8 +13,9 @@
 //! [arranged](crate::fault) while messages go, and captures, have their packets; and what is not clear, as a peer that is
 //! not ready, gone, or connected to someone else, is always found out by packets, in the time that the attributes allow.
 //!
-//! `SOFTROCE_PATH` leaves only one way beside packets, or none. [`way()`] tells which one a queue pair goes, and the counter
-//! `direct_messages` how many messages went so.
+//! `SOFTROCE_PATH` (`direct`, `shared` or `udp`) leaves only one way beside packets, or none. [`way()`] tells which one a queue
+//! pair goes, and the [counters](crate::counters()) `direct_messages` and `shared_messages` how many messages went so. Between
+//! processes these are reads, writes and atomics; what takes a receive goes in packets through shared memory.
 
 use crate::nic::Nic;
 
@@ -44,6 +45,8 @@ pub fn way(queue_pair: u32) -> Option<Way> {
     let found = Nic::opened()?.queue_pairs.find(queue_pair)?;
     Some(if found.is_direct() {
         Way::Direct
+    } else if found.is_shared() {
+        Way::Shared
     } else {
         Way::Udp
     })

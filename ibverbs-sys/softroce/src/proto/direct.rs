@@ -35,6 +35,8 @@ pub struct Part<'a> {
 pub enum Answer {
     /// It is done, as if it were acknowledged.
     Done,
+    /// The same of a whole message, of which the peer itself does not know: it is told before packets come again.
+    Unseen,
     /// Nothing was done: it shall go by packets.
     Packets,
     /// The peer has no receive for it, and tells this timer code.
@@ -61,6 +63,11 @@ pub enum Step {
 pub trait Peer<H> {
     /// Takes a part, and says at once what becomes of it. `host` is that of the side that sends.
     fn take(&mut self, part: &Part<'_>, host: &mut H) -> Answer;
+
+    /// Bytes that it takes at once, about.
+    fn most(&self) -> u32 {
+        MOST
+    }
 }
 
 /// Where a part's bytes go at the peer.

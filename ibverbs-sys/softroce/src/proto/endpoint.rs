@@ -59,7 +59,8 @@ impl Endpoint {
             _ => true,
         };
         let service = match bth.opcode.transport {
-            Transport::Manufacturer => !self.is_reliable(),
+            // Of a reliable service what was skipped is told, of others how far the receiver is.
+            Transport::Manufacturer => self.is_reliable() == bth.opcode.is_write(),
             transport => transport == self.transport(),
         };
         service

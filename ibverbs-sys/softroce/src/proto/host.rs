@@ -170,11 +170,15 @@ pub enum Counter {
     RemoteInvalidRequests,
     SendDiscarded,
     DirectMessages,
+    SharedMessages,
+    SharedWakings,
+    /// Those of them that woke a thread of the program, which waited at a channel.
+    SharedChannelWakings,
 }
 
 impl Counter {
     /// How many there are.
-    pub const COUNT: usize = Self::DirectMessages as usize + 1;
+    pub const COUNT: usize = Self::SharedChannelWakings as usize + 1;
 }
 
 /// Everything that a queue pair needs of the world.

@@ -1,6 +1,6 @@
 use super::endpoint::Endpoint;
 use super::receipt::Receipts;
-use super::requester::{Failed, Requester, sooner};
+use super::requester::{Failed, Requester, skipped, sooner};
 use super::responder::{Responder, failed_receive};
 use super::{
     Arrival, Attributes, CompletionStatus, Counter, Event, Host, Path, SendRequest, Sequence,
@@ -192,7 +192,11 @@ impl QueuePair {
         }
         let opcode = packet.header.bth.opcode;
         if opcode.transport == Transport::Manufacturer {
-            if opcode.is_request() {
+            if opcode.is_write() {
+                if let Some((end, length)) = skipped(&packet.header) {
+                    self.responder.skip_to(end, length);
+                }
+            } else if opcode.is_request() {
                 self.receipts.asked(&self.endpoint, arrival, packet);
             } else {
                 let sequence = Sequence::new(packet.header.bth.sequence);

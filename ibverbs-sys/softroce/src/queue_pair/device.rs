@@ -6,6 +6,7 @@ use super::QueuePair;
 use crate::memory;
 use crate::proto::{Counter, Mtu, Path, Time};
 use crate::receive;
+use crate::same_host::{Link, Neighbourhood, Target};
 
 /// What a queue pair needs of the NIC that it is on.
 pub trait Device: fmt::Debug + Send + Sync {
@@ -43,6 +44,21 @@ pub trait Device: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether messages go through memory that is shared with other processes of the host now.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// The process of the host that packets to `number` would come to by this way, if memory is shared with it.
+    fn partner(&self, _path: &Path, _number: u32) -> Option<Arc<Link>> {
+        None
+    }
+
+    /// The processes of the host that memory is shared with.
+    fn neighbourhood(&self) -> Option<&Neighbourhood> {
+        None
+    }
+
     /// The GRH of a packet that goes this way to `number`, with so many bytes behind the UDP header, as its receiver
     /// finds it.
     fn global_route(&self, _path: &Path, _number: u32, _length: usize) -> [u8; 40] {
@@ -68,6 +84,11 @@ pub(crate) trait Outgoing {
 
     /// Sends what was taken, in that order.
     fn flush(&mut self);
+
+    /// What is pushed from now on goes to this process through shared memory.
+    fn through(&mut self, link: &Arc<Link>, target: &Target) {
+        let _ = (link, target);
+    }
 }
 
 #[cfg(test)]

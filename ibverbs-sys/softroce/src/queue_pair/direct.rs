@@ -48,11 +48,16 @@ impl QueuePair {
             if step != Step::Moved {
                 return step;
             }
-            if !self.device().is_direct() || !has_direct(self.service()) {
-                return Step::Packets;
-            }
-            let Some(link) = self.link(mine) else {
-                return Step::Packets;
+            let is_direct =
+                mine.partner.is_none() && self.device().is_direct() && has_direct(self.service());
+            let Some(link) = is_direct.then(|| self.link(mine)).flatten() else {
+                match self.carry_away(mine) {
+                    Step::Moved => {
+                        MutexGuard::bump(mine);
+                        continue;
+                    }
+                    step => return step,
+                }
             };
             match self.carry_over(mine, link) {
                 Step::Moved => MutexGuard::bump(mine),

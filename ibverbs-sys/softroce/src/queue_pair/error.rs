@@ -32,6 +32,10 @@ pub(crate) enum ModifyError {
     Source(u8),
     #[error("the device cannot migrate paths")]
     Migration,
+    #[error(
+        "a process that is stopped is in the middle of a copy to or from memory of the queue pair"
+    )]
+    Visited,
 }
 
 impl ModifyError {
@@ -39,6 +43,7 @@ impl ModifyError {
     pub(crate) fn errno(self) -> c_int {
         match self {
             Self::Unknown(_) => libc::EOPNOTSUPP,
+            Self::Visited => libc::EBUSY,
             _ => libc::EINVAL,
         }
     }

@@ -7,7 +7,7 @@ use super::device::Device;
 use super::handles::Handles;
 use crate::completion::{CompletionQueue, Entry};
 use crate::context::{DomainId, Held, ProtectionDomain};
-use crate::memory::View;
+use crate::memory::{Piece, View};
 use crate::proto::{
     AccessFlags, Completion, Counter, Event, Host, LocalFault, Memory, Misplaced, Payload, Place,
     ReceiveRequest, Remote, RemoteFault, Segment, WindowBinding,
@@ -102,6 +102,19 @@ impl Surroundings<'_> {
             }
         }
         result
+    }
+
+    /// Does something with bytes of a message of this side, if they are there as they have to be.
+    pub(super) fn with_pieces<T>(
+        &self,
+        message: &Payload,
+        offset: u32,
+        length: u32,
+        write: bool,
+        act: &mut dyn FnMut(&[Piece<'_>]) -> Option<T>,
+    ) -> Option<T> {
+        let memory = self.local().ok()?;
+        memory.with_pieces(message, offset, length, write, act)?
     }
 
     /// The queue with this number, if it is of the queue pair's XRC domain.

@@ -11,6 +11,7 @@
 //! | `handles` | who knows a queue pair: several, of an XRC target |
 //! | `device` | what is asked of the NIC |
 //! | `direct` | messages between two queue pairs of the NIC, without packets |
+//! | `shared` | the same with a queue pair of another process of the host, as far as it needs nobody there |
 //! | `draft` | a send request while it is described, and its checks |
 //! | `batch` | the requests of `ibv_wr_start` to `ibv_wr_complete` |
 //! | `directory` | the queue pairs by their numbers |
@@ -27,6 +28,7 @@ mod handles;
 mod host;
 mod modify;
 mod object;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod transition;

@@ -12,12 +12,13 @@ use super::error::{CreateError, ModifyError, PostError};
 use super::handles::{Handle, Handles};
 use super::host::{Attached, Notes, Receives, Surroundings};
 use super::modify::{Modification, Present, check, mtu_number, number_of};
+use super::shared::{Partner, Told};
 use super::transition::Mask;
 use crate::context::{Context, DomainId, Element, Held, Refusal, Shared, Usage};
 use crate::engine::Alarm;
 use crate::proto::{
-    self, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, ReceiveRequest,
-    SendOperation, SendRequest, Service, State, Step, Time, WindowBinding, Work,
+    self, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, Path,
+    ReceiveRequest, SendOperation, SendRequest, Service, State, Step, Time, WindowBinding, Work,
 };
 use crate::receive::ReceiveQueue;
 use crate::wire::Packet;
@@ -53,6 +54,10 @@ pub(super) struct Inner {
     pub(super) version: u64,
     /// Whom it talks to directly.
     pub(super) link: Option<Box<Link>>,
+    /// Whom it shares memory with.
+    pub(super) partner: Option<Partner>,
+    /// What other processes of the host are told.
+    pub(super) told: Told,
 }
 
 impl QueuePair {
@@ -116,6 +121,8 @@ impl QueuePair {
                 notes: Notes::default(),
                 version: 0,
                 link: None,
+                partner: None,
+                told: Told::default(),
             }),
         };
         this.forget(&mut this.inner.lock());
@@ -135,6 +142,14 @@ impl QueuePair {
     /// The state it is in at this moment: it may leave it by itself.
     pub fn state(&self) -> State {
         self.inner.lock().transport.state()
+    }
+
+    /// The way to the queue pair that it is connected to, and that one's number.
+    pub(crate) fn peer(&self) -> Option<(Path, u32)> {
+        let inner = self.inner.lock();
+        let attributes = inner.transport.attributes();
+        let path = attributes.path?;
+        (self.service() != Service::UnreliableDatagram).then_some((path, attributes.destination))
     }
 
     /// What it lets be posted.
@@ -165,14 +180,14 @@ impl QueuePair {
     /// Sets attributes and enters a state: all of it, or nothing. The state it is in then.
     pub(crate) fn modify(&self, wanted: &Modification<'_>) -> Result<State, ModifyError> {
         let mut inner = self.inner.lock();
+        let mut plan = check(self.present(&inner), wanted, &*self.device)?;
+        if plan.enter == Some(State::Reset) {
+            drop(inner);
+            self.vacate().map_err(|_| ModifyError::Visited)?;
+            inner = self.inner.lock();
+            plan = check(self.present(&inner), wanted, &*self.device)?;
+        }
         let state = inner.transport.state();
-        let present = Present {
-            service: self.rules.service,
-            state,
-            draining: inner.notes.draining && state == State::SendQueueDrained,
-            port: inner.as_set.port_num,
-        };
-        let plan = check(present, wanted, &*self.device)?;
         inner.version += 1;
         let attributes = inner.transport.attributes_mut();
         plan.apply(wanted.values, attributes);
@@ -192,7 +207,23 @@ impl QueuePair {
             Some(to) if to != state => self.enter(&mut inner, to),
             _ => {}
         }
-        Ok(inner.transport.state())
+        let now = inner.transport.state();
+        if now == State::ReadyToReceive && state != now {
+            let first = inner.transport.receive_sequence();
+            inner.told.connect(first.value());
+        }
+        self.tell(&mut inner);
+        Ok(now)
+    }
+
+    fn present(&self, inner: &Inner) -> Present {
+        let state = inner.transport.state();
+        Present {
+            service: self.rules.service,
+            state,
+            draining: inner.notes.draining && state == State::SendQueueDrained,
+            port: inner.as_set.port_num,
+        }
     }
 
     /// What was set, and what has become of it.
@@ -263,6 +294,7 @@ impl QueuePair {
     pub(crate) fn transmit(&self, now: Time, outgoing: &mut impl Outgoing) {
         let mut inner = self.inner.lock();
         self.carry(&mut inner);
+        self.choose_way(&mut inner, outgoing);
         self.with(&mut inner, |transport, host| {
             host.answering = true;
             while outgoing.push(|out| transport.poll_transmit(now, host, out)) {}
@@ -309,12 +341,14 @@ impl QueuePair {
     }
 
     /// Ends it: forgets its requests, takes back their completions, and gives up all that it uses.
-    /// Nobody must find it in the directory any more.
+    /// Nobody must find it in the directory any more, and nobody [go by](Self::vacate) what other processes were told.
     pub(crate) fn close(&self) {
         let mut inner = self.inner.lock();
         self.enter(&mut inner, State::Reset);
         self.forget(&mut inner);
         inner.attached = None;
+        self.tell(&mut inner);
+        drop(inner);
         self.device.memory().release_queue_pair(self.number);
     }
 
@@ -327,6 +361,7 @@ impl QueuePair {
     fn forget(&self, inner: &mut Inner) {
         inner.version += 1;
         inner.link = None;
+        inner.partner = None;
         inner.notes = Notes::default();
         inner.as_set = ibv_qp_attr {
             path_mtu: mtu_number(self.device.mtu()),
@@ -371,6 +406,10 @@ impl QueuePair {
         let mut host = self.surroundings(attached.as_ref()?, notes);
         let result = act(transport, &mut host);
         self.fail_if_overrun(transport, &mut host);
+        if transport.state() == State::Error {
+            // Nobody waits for those who still go by it: that is for who destroys it or sets it up anew.
+            self.tell(inner);
+        }
         Some(result)
     }
 

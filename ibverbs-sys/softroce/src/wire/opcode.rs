@@ -10,7 +10,8 @@ pub enum Transport {
     /// Extended reliable connection, 0b101.
     ExtendedReliableConnection,
     /// What a manufacturer defines, 0b110. Ours: a question whether the packets of an unreliable service before it
-    /// have left their receiver's socket, as a send without payload, and the answer, as an acknowledgement.
+    /// have left their receiver's socket, as a send without payload, and the answer, as an acknowledgement; and how many
+    /// numbers were used without packets, as a write without payload.
     Manufacturer,
 }
 
@@ -91,7 +92,9 @@ impl Transport {
             Self::ReliableConnection | Self::ExtendedReliableConnection => true,
             Self::UnreliableConnection => operation as u8 <= O::WriteOnlyImmediate as u8,
             Self::UnreliableDatagram => matches!(operation, O::SendOnly | O::SendOnlyImmediate),
-            Self::Manufacturer => matches!(operation, O::SendOnly | O::Acknowledge),
+            Self::Manufacturer => {
+                matches!(operation, O::SendOnly | O::WriteOnly | O::Acknowledge)
+            }
         }
     }
 }
@@ -287,7 +290,7 @@ impl Opcode {
     pub const fn has_deth(self) -> bool {
         match self.transport {
             Transport::UnreliableDatagram => true,
-            Transport::Manufacturer => self.is_request(),
+            Transport::Manufacturer => self.is_send(),
             _ => false,
         }
     }
@@ -397,7 +400,7 @@ mod tests {
             .chain([0x64, 0x65])
             .chain(reliable.map(|low| 0xa0 | low))
             // Ours.
-            .chain([0xc4, 0xd1])
+            .chain([0xc4, 0xca, 0xd1])
             .collect();
         let bytes: Vec<u8> = Opcode::all().map(Opcode::to_byte).collect();
         assert_eq!(bytes, expected);

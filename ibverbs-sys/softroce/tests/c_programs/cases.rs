@@ -7,6 +7,8 @@ pub(crate) struct Case {
     pub(crate) words: Vec<&'static str>,
     /// What its package is called.
     pub(crate) package: &'static str,
+    /// The only way between the two that is allowed, or the shortest.
+    pub(crate) way: Option<&'static str>,
     /// Runs alone, without a peer.
     pub(crate) alone: bool,
     /// Words that its output has; of a pair, the client's: the server of a read has nothing to tell.
@@ -16,7 +18,8 @@ pub(crate) struct Case {
 impl fmt::Display for Case {
     /// Its command line as one word.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.words.join("_").replace("--", "-").replace("_-", "-"))
+        f.write_str(&self.words.join("_").replace("--", "-").replace("_-", "-"))?;
+        (self.way).map_or(Ok(()), |way| write!(f, "_by_{way}"))
     }
 }
 
@@ -28,6 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let alone = |line: &'static str, says| Case {
         words: line.split(' ').collect(),
         package: UTILITIES,
+        way: None,
         alone: true,
         says,
     };
@@ -48,6 +52,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let pingpong = |line: &'static str| Case {
         words: line.split(' ').collect(),
         package: UTILITIES,
+        way: None,
         alone: false,
         // Of XRC it does not tell the time.
         says: if line.starts_with("ibv_xsrq") {
@@ -57,12 +62,15 @@ pub(crate) fn cases() -> Vec<Case> {
         },
     };
     cases.extend(PINGPONGS.iter().map(|line| pingpong(line)));
-    cases.extend(PERFTESTS.iter().map(|line| Case {
+    let perftest = |line: &'static str, way| Case {
         words: line.split(' ').collect(),
         package: PERFTEST,
+        way,
         alone: false,
         says: &["#bytes"],
-    }));
+    };
+    cases.extend(PERFTESTS.iter().map(|line| perftest(line, None)));
+    cases.extend(BY_PACKETS.iter().map(|line| perftest(line, Some("udp"))));
     cases
 }
 
@@ -84,6 +92,20 @@ const PINGPONGS: &[&str] = &[
     "ibv_srq_pingpong -g 0 -c",
     "ibv_srq_pingpong -g 0 -c -e -q 4",
     "ibv_xsrq_pingpong -g 0",
+];
+
+/// Of `perftest`, what goes through shared memory otherwise, and by packets here.
+const BY_PACKETS: &[&str] = &[
+    "ib_send_lat -a -n 20",
+    "ib_send_lat -e -n 500",
+    "ib_send_bw -b -n 500",
+    "ib_send_bw -q 4 -n 500",
+    "ib_write_lat -n 1000",
+    "ib_write_bw -a -n 20",
+    "ib_read_lat -n 1000",
+    "ib_read_bw -q 4 -n 500",
+    "ib_atomic_lat -n 1000",
+    "ib_atomic_bw -b -n 500",
 ];
 
 /// Of `perftest`.

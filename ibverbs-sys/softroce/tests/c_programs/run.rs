@@ -90,6 +90,7 @@ pub(crate) fn buffers(user: User) -> Result<(), Failed> {
     let case = Case {
         words: vec![program.to_str().ok_or("a path in UTF-8")?.to_owned().leak()],
         package: "",
+        way: None,
         alone: true,
         says: &["buffers serve"],
     };
@@ -173,6 +174,7 @@ fn start(
     command.args(server);
     command
         .env("LD_PRELOAD", library()?)
+        .envs(case.way.map(|way| ("SOFTROCE_PATH", way)))
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -1,5 +1,4 @@
 use super::{Cursor, Failed, Requester};
-use crate::proto::direct::MOST;
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{
     Answer, CompletionStatus, Counter, Host, Part, Peer, SendRequest, Sequence, Step, Time,
@@ -41,7 +40,7 @@ impl Requester {
         if self.cursor.entry != 0 || endpoint.is_reliable() && sequence != self.unanswered {
             return Ok(Step::Packets);
         }
-        let covers = (packets - packet).min(MOST / endpoint.mtu());
+        let covers = (packets - packet).min(peer.most() / endpoint.mtu());
         let request = &self.queue[0].request;
         let offset = packet * endpoint.mtu();
         let part = Part {
@@ -62,6 +61,13 @@ impl Requester {
                 if packet + covers == packets {
                     self.end_first(endpoint, host);
                 }
+                Ok(Step::Moved)
+            }
+            Answer::Unseen => {
+                debug_assert!(part.starts && part.ends, "a whole message");
+                self.skips.extend(sequence, covers);
+                self.moved(sequence + covers);
+                self.end_first(endpoint, host);
                 Ok(Step::Moved)
             }
             Answer::Packets => Ok(Step::Packets),

@@ -14,6 +14,7 @@ mod flow;
 mod packet;
 mod probe;
 mod response;
+mod skips;
 mod window;
 
 #[cfg(test)]
@@ -26,6 +27,8 @@ use flow::Flow;
 use packet::Place;
 use probe::Probe;
 pub(super) use response::status_of;
+use skips::Skips;
+pub(super) use skips::skipped;
 use window::Window;
 
 use super::endpoint::Endpoint;
@@ -74,6 +77,7 @@ pub(super) struct Requester {
     probe: Probe,
     /// The peer has no receive: when to try again.
     again_at: Option<Time>,
+    skips: Skips,
     /// Of an unreliable service.
     flow: Flow,
 }
@@ -110,6 +114,7 @@ impl Requester {
             excused: false,
             probe: Probe::default(),
             again_at: None,
+            skips: Skips::default(),
             flow: Flow::new(sequence),
         }
     }
@@ -176,10 +181,17 @@ impl Requester {
         if let Some(path) = self.flow.poll_transmit(endpoint, out) {
             return Ok(Some(path));
         }
-        match self.select(endpoint, host)? {
-            Some((first, packets)) => self.transmit(first, packets, now, endpoint, host, out),
-            None => Ok(None),
+        let Some((first, packets)) = self.select(endpoint, host)? else {
+            return Ok(None);
+        };
+        let next = first + self.cursor.packet;
+        let told = self
+            .skips
+            .poll_transmit(next, self.unanswered, endpoint, out);
+        if told.is_some() {
+            return Ok(told);
         }
+        self.transmit(first, packets, now, endpoint, host, out)
     }
 
     /// Starts the request that the cursor is at, unless it has to wait; its first number, and how many it has.
@@ -392,6 +404,7 @@ impl Requester {
 
     /// Sets the cursor to the oldest packet that was not answered.
     fn go_back(&mut self) {
+        self.skips.again();
         self.cursor = Cursor::default();
         if let Some(Progress::Started { first, .. }) = self.queue.front().map(|e| e.progress) {
             self.cursor.packet = self.unanswered.distance(first).max(0) as u32;

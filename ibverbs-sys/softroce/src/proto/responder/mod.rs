@@ -75,6 +75,21 @@ impl Responder {
         self.expected
     }
 
+    /// The peer used `length` numbers before `end` for what it did by itself.
+    pub(super) fn skip_to(&mut self, end: Sequence, length: u64) {
+        /// Numbers that are surely before `end`, and not behind it by more than half of all.
+        const NEAR: u64 = 1 << 22;
+        let missing = end.distance(self.expected);
+        let all = Sequence::new(end.value().wrapping_sub(length as u32)) == self.expected;
+        let some = missing > 0 && missing as u64 <= length.min(NEAR);
+        let is_idle = self.end.is_none() && !self.message.is_under_way();
+        if is_idle && (all && length > 0 || some) {
+            self.expected = end;
+            self.refused = false;
+            self.refusal = None;
+        }
+    }
+
     /// Takes a request of a reliable service.
     pub(super) fn receive(
         &mut self,

@@ -1,0 +1,60 @@
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use super::{Care, Nic};
+use crate::completion::CompletionChannel;
+use crate::context::Element;
+use crate::engine::Look;
+
+impl Nic {
+    /// Makes a completion channel.
+    pub(crate) fn new_channel(&self) -> io::Result<Arc<CompletionChannel>> {
+        let bell = (self.neighbourhood.as_ref()).and_then(|neighbourhood| neighbourhood.bell());
+        bell.map_or_else(CompletionChannel::new, |bell| {
+            Ok(CompletionChannel::with(bell))
+        })
+    }
+
+    /// Fetches a channel's next event; waits for one unless its descriptor is non-blocking. While it waits a peer of the
+    /// host that has something wakes this thread, and not the engine to wake it: it does the device's work then.
+    pub(crate) fn next_event(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
+        if let Some(event) = channel.try_next_event() {
+            return Ok(event);
+        }
+        let waiter = || {
+            let bell = channel.bell().filter(|_| !channel.is_non_blocking())?;
+            self.neighbourhood.as_ref()?.keep_vigil(bell)
+        };
+        let Some(mut waiter) = waiter() else {
+            return channel.next_event();
+        };
+        let event = loop {
+            if waiter.fall_asleep() {
+                let waited = channel.wait();
+                waiter.wake_up();
+                match waited {
+                    Ok(None) => {}
+                    Ok(Some(event)) => break Ok(event),
+                    Err(error) => break Err(error),
+                }
+            }
+            if self.look_after(self.now(), Care::Wake) == Look::Contended {
+                thread::yield_now();
+            }
+            if let Some(event) = channel.try_next_event() {
+                break Ok(event);
+            }
+        };
+        if let Some(neighbourhood) = &self.neighbourhood {
+            if waiter.leave() {
+                neighbourhood.ring();
+            }
+            let mut links = neighbourhood.links().into_iter();
+            if links.any(|links| links.iter().any(|link| link.owes_waking())) {
+                neighbourhood.remind();
+            }
+        }
+        event
+    }
+}

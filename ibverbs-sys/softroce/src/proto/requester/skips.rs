@@ -1,0 +1,76 @@
+use crate::proto::endpoint::Endpoint;
+use crate::proto::{Path, Sequence};
+use crate::wire::{Header, Opcode, Operation, Reth, Transport};
+
+/// Numbers that were used without packets, and that the peer did not count: it is told before the next packet, which
+/// it would take for one behind a gap.
+///
+/// The numbers of several messages in a row are one gap. What is told is where it ends and how long it is, in a packet that
+/// has no answer: that of the packet behind it tells that both have come, and until then it goes before each packet with
+/// which this side begins again. A peer that is in the gap somewhere goes to its end; one that is not has heard
+/// of it already.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Skips {
+    gap: Option<Gap>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    end: Sequence,
+    length: u64,
+    told: bool,
+}
+
+impl Skips {
+    /// `count` numbers from `first` on were used.
+    pub(super) fn extend(&mut self, first: Sequence, count: u32) {
+        let before = self.gap.filter(|gap| gap.end == first);
+        self.gap = Some(Gap {
+            end: first + count,
+            length: before.map_or(0, |gap| gap.length) + u64::from(count),
+            told: false,
+        });
+    }
+
+    /// The packet that goes next, or goes again, is the one with the oldest number without an answer.
+    pub(super) fn again(&mut self) {
+        if let Some(gap) = &mut self.gap {
+            gap.told = false;
+        }
+    }
+
+    /// Appends what has to be told before the packet `next`; all before `unanswered` is answered.
+    pub(super) fn poll_transmit(
+        &mut self,
+        next: Sequence,
+        unanswered: Sequence,
+        endpoint: &Endpoint,
+        out: &mut Vec<u8>,
+    ) -> Option<Path> {
+        let gap = self.gap.as_mut()?;
+        if gap.end != unanswered {
+            self.gap = None;
+            return None;
+        }
+        if gap.told || next != unanswered {
+            return None;
+        }
+        let path = endpoint.attributes.path?;
+        gap.told = true;
+        let mut header = endpoint.header(Operation::WriteOnly, gap.end);
+        header.bth.opcode = Opcode::new(Transport::Manufacturer, Operation::WriteOnly);
+        header.reth = Some(Reth {
+            address: gap.length,
+            key: 0,
+            length: 0,
+        });
+        header.emit(out);
+        Some(path)
+    }
+}
+
+/// The numbers that a packet says were skipped: where they end, and how many they are.
+pub(in crate::proto) fn skipped(header: &Header) -> Option<(Sequence, u64)> {
+    let reth = header.reth.as_ref()?;
+    Some((Sequence::new(header.bth.sequence), reth.address))
+}

@@ -1,0 +1,331 @@
+//! Reads, writes and atomics in the memory of a queue pair of another process of the host: the thread that posts does
+//! them, and nobody else has to do anything.
+//!
+//! That process tells its queue pairs and its memory to all that it shares memory with. What is told allows or it does not;
+//! where it does not, packets find out why, and so they do for everything that takes a receive at the other side. What was
+//! done so has sequence numbers that the other side does not know of: it is told of them before the next packet.
+
+use std::sync::Arc;
+
+use super::QueuePair;
+use super::device::Outgoing;
+use super::host::Surroundings;
+use super::object::Inner;
+use crate::context::Refusal;
+use crate::proto::{
+    AccessFlags, Answer, Counter, Host, Memory, Part, Payload, Peer, Remote, SendOperation,
+    Service, State, Step,
+};
+use crate::same_host::{self, Access, Atomic, Link, Target};
+
+/// The queue pair in another process that a queue pair is connected to.
+pub(super) struct Partner {
+    link: Arc<Link>,
+    target: Target,
+    /// The connection of the other side that this one has found to be its own.
+    generation: Option<u32>,
+    /// The version of this side that it is of.
+    own: u64,
+}
+
+/// What other processes are told of a queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    /// Told at present.
+    told: Option<same_host::QueuePair>,
+    /// Others may go by what was told, at present or earlier.
+    may_be_used: bool,
+    /// How often it became ready.
+    generation: u32,
+    /// The sequence number that was expected then.
+    first: u32,
+}
+
+/// Bytes that are copied before what is told is looked at again: who takes memory back waits for so many.
+const STRIDE: u32 = 1 << 20;
+
+/// Messages that are moved before others get at the queue pair.
+const MESSAGES: u32 = 64;
+
+impl QueuePair {
+    /// Moves what needs nobody at the other side, if that is a process of the host.
+    pub(super) fn carry_away(&self, mine: &mut Inner) -> Step {
+        if self.service() != Service::ReliableConnection {
+            return Step::Packets;
+        }
+        let Some(partner) = self.partner(mine) else {
+            return Step::Packets;
+        };
+        let Some(attached) = &mine.attached else {
+            mine.partner = Some(partner);
+            return Step::Packets;
+        };
+        let first = mine.transport.attributes().send_sequence;
+        let mut host = self.surroundings(attached, &mut mine.notes);
+        let mut away = Away {
+            partner,
+            first,
+            messages: 0,
+        };
+        let step = loop {
+            let step = (mine.transport).poll_direct(|| self.device().now(), &mut host, &mut away);
+            if host.notes.overrun || step == Step::Moved && away.messages >= MESSAGES {
+                break Step::Moved;
+            }
+            if step != Step::Moved {
+                break step;
+            }
+        };
+        self.fail_if_overrun(&mut mine.transport, &mut host);
+        if away.messages > 0 {
+            host.count(Counter::SharedMessages, away.messages.into());
+        }
+        mine.partner = Some(away.partner);
+        step
+    }
+
+    /// Has packets go through shared memory if its peer is there. Datagrams keep to the sockets: each may go to another
+    /// peer, and how many may be on the way is agreed for each socket.
+    pub(super) fn choose_way(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
+        if self.service() == Service::UnreliableDatagram {
+            return;
+        }
+        if let Some(partner) = self.partner(mine) {
+            outgoing.through(&partner.link, &partner.target);
+            mine.partner = Some(partner);
+        }
+    }
+
+    /// Whether it shares memory with its peer, as far as is known.
+    pub(crate) fn is_shared(&self) -> bool {
+        let inner = self.inner.lock();
+        let attributes = inner.transport.attributes();
+        let found = attributes
+            .path
+            .and_then(|path| self.device().partner(&path, attributes.destination));
+        self.service() != Service::UnreliableDatagram && found.is_some()
+    }
+
+    /// The one that it is connected to. It is taken out and is to be put back.
+    fn partner(&self, mine: &mut Inner) -> Option<Partner> {
+        let version = mine.version;
+        let known = mine.partner.take().filter(|partner| {
+            partner.own == version && !partner.link.is_dead() && self.device().is_shared()
+        });
+        if known.is_some() {
+            return known;
+        }
+        let attributes = mine.transport.attributes();
+        let (path, number) = (attributes.path?, attributes.destination);
+        let link = self.device().partner(&path, number)?;
+        Some(Partner {
+            link,
+            target: Target {
+                number,
+                gid: path.destination,
+                own_number: self.number(),
+                own_gid: self.device().gid(path.source)?,
+            },
+            generation: None,
+            own: version,
+        })
+    }
+
+    /// Tells other processes what they may do, after anything has changed.
+    pub(super) fn tell(&self, inner: &mut Inner) {
+        let Some(neighbourhood) = self.device().neighbourhood() else {
+            return;
+        };
+        let wanted = self.to_tell(inner);
+        if wanted == inner.told.told {
+            return;
+        }
+        if inner.told.told.is_some() {
+            neighbourhood.retract_queue_pair(self.number());
+        }
+        if let Some(wanted) = &wanted {
+            neighbourhood.publish_queue_pair(wanted);
+        }
+        inner.told.told = wanted;
+        inner.told.may_be_used = true;
+    }
+
+    /// Takes back what other processes were told, and waits until none of them goes by it any more: before the queue
+    /// pair is reset or destroyed. Busy: one does not end; then all is as it was.
+    pub(crate) fn vacate(&self) -> Result<(), Refusal> {
+        let Some(neighbourhood) = self.device().neighbourhood() else {
+            return Ok(());
+        };
+        // Also where nothing is told at the moment: who failed did not wait.
+        {
+            let told = &mut self.inner.lock().told;
+            if !std::mem::take(&mut told.may_be_used) {
+                return Ok(());
+            }
+            if told.told.take().is_some() {
+                neighbourhood.retract_queue_pair(self.number());
+            }
+        }
+        let result = neighbourhood.wait_for_visitors();
+        if result.is_err() {
+            self.stay();
+        }
+        result
+    }
+
+    /// It was to be reset or destroyed, and is not: tells others again.
+    pub(crate) fn stay(&self) {
+        let mut inner = self.inner.lock();
+        inner.told.may_be_used = true;
+        self.tell(&mut inner);
+    }
+
+    fn to_tell(&self, inner: &Inner) -> Option<same_host::QueuePair> {
+        let attributes = inner.transport.attributes();
+        let takes = matches!(
+            inner.transport.state(),
+            State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained
+        );
+        if !takes || self.service() != Service::ReliableConnection {
+            return None;
+        }
+        let path = attributes.path?;
+        let mut access = attributes.access;
+        if attributes.max_accepted == 0 {
+            access -= AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+        }
+        Some(same_host::QueuePair {
+            number: self.number(),
+            peer: attributes.destination,
+            own_gid: self.device().gid(path.source)?,
+            peer_gid: path.destination,
+            access,
+            domain: self.domain()?.number(),
+            first: inner.told.first,
+            generation: inner.told.generation,
+        })
+    }
+}
+
+impl Told {
+    /// It becomes ready, and expects this number.
+    pub(super) fn connect(&mut self, first: u32) {
+        self.generation = self.generation.wrapping_add(1);
+        self.first = first;
+    }
+}
+
+/// The other side, of which nobody is there.
+struct Away {
+    partner: Partner,
+    /// The number that this side began with.
+    first: crate::proto::Sequence,
+    messages: u32,
+}
+
+impl Peer<Surroundings<'_>> for Away {
+    fn take(&mut self, part: &Part<'_>, sender: &mut Surroundings<'_>) -> Answer {
+        let is_alone = match part.request.operation {
+            SendOperation::Write { immediate, .. } => immediate.is_none(),
+            SendOperation::Read { .. }
+            | SendOperation::CompareSwap { .. }
+            | SendOperation::FetchAdd { .. } => true,
+            _ => false,
+        };
+        if !is_alone || !part.starts || !part.ends {
+            return Answer::Packets;
+        }
+        match self.execute(part, sender) {
+            Some(()) => {
+                self.messages += 1;
+                Answer::Unseen
+            }
+            None => Answer::Packets,
+        }
+    }
+
+    fn most(&self) -> u32 {
+        u32::MAX
+    }
+}
+
+impl Away {
+    /// Does all of a request. None: it was not done, or not all of it, and can be done again.
+    fn execute(&mut self, part: &Part<'_>, sender: &Surroundings<'_>) -> Option<()> {
+        let generation = self.generation(part)?;
+        let Partner { link, target, .. } = &self.partner;
+        let request = part.request;
+        match request.operation {
+            SendOperation::Write { remote, .. } => {
+                self.strides(part, remote, sender, generation, false)
+            }
+            SendOperation::Read { remote } => self.strides(part, remote, sender, generation, true),
+            SendOperation::CompareSwap { remote, .. } | SendOperation::FetchAdd { remote, .. } => {
+                let atomic = match request.operation {
+                    SendOperation::CompareSwap { compare, swap, .. } => {
+                        Atomic::CompareSwap { compare, swap }
+                    }
+                    SendOperation::FetchAdd { add, .. } => Atomic::FetchAdd { add },
+                    _ => return None,
+                };
+                let Payload::Gathered(list) = &request.payload else {
+                    return None;
+                };
+                // Nothing is done that could not be told.
+                sender.with_pieces(&request.payload, 0, 8, true, &mut |_| Some(()))?;
+                let before = link.atomic(target, generation, remote, atomic)?;
+                let _ = sender.scatter(list, 0, &before.to_ne_bytes());
+                Some(())
+            }
+            _ => None,
+        }
+    }
+
+    /// Copies all bytes of a read or a write.
+    fn strides(
+        &self,
+        part: &Part<'_>,
+        remote: Remote,
+        sender: &Surroundings<'_>,
+        generation: u32,
+        reads: bool,
+    ) -> Option<()> {
+        let Partner { link, target, .. } = &self.partner;
+        let mut done = 0;
+        loop {
+            let length = (part.length - done).min(STRIDE);
+            let place = Remote {
+                address: remote.address.checked_add(u64::from(done))?,
+                key: remote.key,
+            };
+            let payload = &part.request.payload;
+            sender.with_pieces(payload, done, length, reads, &mut |pieces| {
+                let access = if reads {
+                    Access::Get(pieces)
+                } else {
+                    Access::Put(pieces)
+                };
+                link.access(target, generation, place, access)
+            })?;
+            done += length;
+            if done == part.length {
+                return Some(());
+            }
+        }
+    }
+
+    /// The connection of the other side, if it is this one's.
+    fn generation(&mut self, part: &Part<'_>) -> Option<u32> {
+        if let known @ Some(_) = self.partner.generation {
+            return known;
+        }
+        let connection = self.partner.link.connection(&self.partner.target)?;
+        // At the beginning packets would find out that the two do not count alike.
+        let begins = part.sequence == self.first;
+        if begins && connection.first != part.sequence.value() {
+            return None;
+        }
+        self.partner.generation = Some(connection.generation);
+        self.partner.generation
+    }
+}

@@ -1,0 +1,111 @@
+#![forbid(unsafe_code)]
+//! Who waits until a peer has made room for more.
+//!
+//! A queue pair asks whether there is room before it makes a packet. Where there is none it is noted, and what it has to send
+//! stays in its send queue: nothing is lost, and nothing is sent twice. The peer is told that somebody waits,
+//! and wakes this process when it has made room, if it sleeps. Whoever looks after the network then has all go on that
+//! were noted.
+//!
+//! Another thread may take the room between question and packet. Such a packet is kept here, and goes before any other of
+//! this link.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::link::{Failure, Link};
+use super::ring::CHUNK;
+
+/// Chunks of the longest packet.
+const MOST: u16 = (super::link::LONGEST / CHUNK) as u16;
+
+/// What waits for room.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    /// Whether there is anything; changes under the lock.
+    is_waiting: AtomicBool,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    queue_pairs: Vec<u32>,
+    kept: VecDeque<(u16, Box<[u8]>)>,
+}
+
+impl Link {
+    /// Whether a packet of a queue pair can go. If not, [`resume`](Self::resume) names the queue pair when there is room.
+    pub(crate) fn may_send(&self, queue_pair: u32) -> bool {
+        let backlog = &self.backlog;
+        if !backlog.is_waiting.load(Ordering::Acquire) && self.sender().may_have_room(MOST) {
+            return true;
+        }
+        let mut waiting = backlog.waiting.lock();
+        backlog.is_waiting.store(true, Ordering::Release);
+        if self.settle(&mut waiting) {
+            let is_waiting = !waiting.queue_pairs.is_empty();
+            backlog.is_waiting.store(is_waiting, Ordering::Release);
+            return true;
+        }
+        if !waiting.queue_pairs.contains(&queue_pair) {
+            waiting.queue_pairs.push(queue_pair);
+        }
+        false
+    }
+
+    /// Whether a queue pair waits for room.
+    pub(crate) fn has_waiting(&self, queue_pair: u32) -> bool {
+        self.backlog.is_waiting.load(Ordering::Acquire)
+            && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
+    }
+
+    /// Keeps a packet for which the room has gone.
+    pub(crate) fn keep(&self, tag: u16, bytes: &[u8]) {
+        let mut waiting = self.backlog.waiting.lock();
+        self.backlog.is_waiting.store(true, Ordering::Release);
+        waiting.kept.push_back((tag, bytes.into()));
+        self.settle(&mut waiting);
+    }
+
+    /// Whether [`resume`](Self::resume) has something to do. Otherwise the peer wakes this process when it has, if it is
+    /// asleep by then.
+    pub(crate) fn can_resume(&self) -> bool {
+        self.backlog.is_waiting.load(Ordering::Acquire)
+            && (self.is_dead() || self.sender().starve(MOST))
+    }
+
+    /// If there is room, or nobody to wait for: sends what was kept, and names those who wait.
+    pub(crate) fn resume(&self, go_on: impl FnMut(u32)) {
+        if !self.can_resume() {
+            return;
+        }
+        let mut waiting = self.backlog.waiting.lock();
+        if !self.settle(&mut waiting) {
+            return;
+        }
+        self.backlog.is_waiting.store(false, Ordering::Release);
+        let queue_pairs = std::mem::take(&mut waiting.queue_pairs);
+        drop(waiting);
+        self.flush();
+        queue_pairs.into_iter().for_each(go_on);
+    }
+
+    /// Sends what was kept; whether all of it has gone and there is room for more. If not, the peer was asked to say when
+    /// there is.
+    fn settle(&self, waiting: &mut Waiting) -> bool {
+        while !self.is_dead() {
+            let Some((tag, bytes)) = waiting.kept.front() else {
+                return self.sender().starve(MOST);
+            };
+            if self.send(*tag, 0, bytes) != Err(Failure::Full) {
+                waiting.kept.pop_front();
+            } else if !self.sender().starve(MOST) {
+                return false;
+            }
+        }
+        // Nobody gets it any more: what was sent and not answered goes again, by another way.
+        waiting.kept.clear();
+        true
+    }
+}

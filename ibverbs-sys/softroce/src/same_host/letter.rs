@@ -1,0 +1,268 @@
+#![forbid(unsafe_code)]
+//! What two processes say to each other before they share memory.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+use super::bells;
+
+/// What is said, in the order in which it is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Let us share memory: here is mine.
+    Hello,
+    /// Here is mine.
+    Welcome,
+    /// I can reach yours.
+    Ready,
+    /// Let us not.
+    Sorry,
+    /// I am asking you at the same time, and my question counts.
+    Later,
+}
+
+/// What a process says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Letter {
+    pub(super) word: Word,
+    /// Where the process has its [`Probe`](super::process::Probe).
+    pub(super) probe: u64,
+    /// What the first slot of its table of regions is counted as in keys.
+    pub(super) key_base: u32,
+    /// The addresses of its sockets.
+    pub(super) addresses: Vec<SocketAddr>,
+    /// Its GID table.
+    pub(super) gids: Vec<Ipv6Addr>,
+}
+
+/// What every letter begins with: the version of everything that is shared, too.
+const HEAD: [u8; 8] = *b"sroce\0\0\x02";
+
+/// Descriptors that go with a letter at most.
+const DESCRIPTORS: usize = 4 + bells::COUNT;
+
+/// Bytes of a letter at most.
+const LONGEST: usize = 2048;
+
+/// Addresses or GIDs of a letter at most.
+const LIST: usize = 16;
+
+const WORDS: [Word; 5] = [
+    Word::Hello,
+    Word::Welcome,
+    Word::Ready,
+    Word::Sorry,
+    Word::Later,
+];
+
+impl Letter {
+    /// A letter that says a word and nothing else.
+    pub(super) fn only(word: Word) -> Self {
+        Self {
+            word,
+            probe: 0,
+            key_base: 0,
+            addresses: Vec::new(),
+            gids: Vec::new(),
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = HEAD.to_vec();
+        let word = WORDS.iter().position(|&word| word == self.word);
+        out.push(word.unwrap_or(WORDS.len()) as u8);
+        out.extend(self.probe.to_ne_bytes());
+        out.extend(self.key_base.to_ne_bytes());
+        out.push(self.addresses.len() as u8);
+        for address in &self.addresses {
+            let (kind, ip) = match address.ip() {
+                IpAddr::V4(ip) => (4, ip.to_ipv6_mapped()),
+                IpAddr::V6(ip) => (6, ip),
+            };
+            out.push(kind);
+            out.extend(ip.octets());
+            out.extend(address.port().to_ne_bytes());
+        }
+        out.push(self.gids.len() as u8);
+        for gid in &self.gids {
+            out.extend(gid.octets());
+        }
+        out
+    }
+
+    fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let bytes = &mut bytes;
+        if take::<8>(bytes)? != HEAD {
+            return None;
+        }
+        let [word] = take(bytes)?;
+        let mut letter = Self {
+            probe: u64::from_ne_bytes(take(bytes)?),
+            key_base: u32::from_ne_bytes(take(bytes)?),
+            ..Self::only(*WORDS.get(usize::from(word))?)
+        };
+        for _ in 0..count(bytes)? {
+            let [kind] = take(bytes)?;
+            let ip = Ipv6Addr::from(take::<16>(bytes)?);
+            let ip = match kind {
+                4 => IpAddr::V4(ip.to_ipv4_mapped()?),
+                6 => IpAddr::V6(ip),
+                _ => return None,
+            };
+            let port = u16::from_ne_bytes(take(bytes)?);
+            letter.addresses.push(SocketAddr::new(ip, port));
+        }
+        for _ in 0..count(bytes)? {
+            letter.gids.push(Ipv6Addr::from(take::<16>(bytes)?));
+        }
+        bytes.is_empty().then_some(letter)
+    }
+
+    /// Sends it, with descriptors. Does not wait.
+    pub(super) fn send(
+        &self,
+        socket: BorrowedFd<'_>,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let bytes = self.encode();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let sent = sendmsg(socket, &[io::IoSlice::new(&bytes)], &mut control, flags)?;
+        if sent != bytes.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        Ok(())
+    }
+
+    /// Takes one that has come, with its descriptors.
+    pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<(Self, Vec<OwnedFd>)> {
+        let mut bytes = [0; LONGEST];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut room = [io::IoSliceMut::new(&mut bytes)];
+        let message = recvmsg(socket, &mut room, &mut control, flags)?;
+        let mut descriptors = Vec::new();
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = part {
+                descriptors.extend(rights);
+            }
+        }
+        if message.bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let is_cut = message
+            .flags
+            .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        let letter = bytes.get(..message.bytes).and_then(Self::decode);
+        match letter {
+            Some(letter) if !is_cut => Ok((letter, descriptors)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// Takes bytes from the front.
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+/// Takes the length of a list.
+fn count(bytes: &mut &[u8]) -> Option<usize> {
+    let [count] = take(bytes)?;
+    Some(usize::from(count)).filter(|&count| count <= LIST)
+}
+
+/// Whether there is room in a letter for so many.
+pub(super) fn has_room(addresses: &[SocketAddr], gids: &[Ipv6Addr]) -> bool {
+    addresses.len() <= LIST && gids.len() <= LIST
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use proptest::prelude::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    }
+
+    fn letter() -> Letter {
+        Letter {
+            word: Word::Welcome,
+            probe: 0x7fff_1234_5678,
+            key_base: 77,
+            addresses: vec![
+                "127.1.2.3:4791".parse().unwrap(),
+                "[fd00::1]:5791".parse().unwrap(),
+            ],
+            gids: vec![
+                "::ffff:127.1.2.3".parse().unwrap(),
+                "fd00::1".parse().unwrap(),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_letter_comes_with_its_descriptors() {
+        let (here, there) = pair();
+        let (_, passed) = pair();
+        letter()
+            .send(here.as_fd(), &[passed.as_fd(), passed.as_fd()])
+            .unwrap();
+        Letter::only(Word::Sorry).send(here.as_fd(), &[]).unwrap();
+        let (came, descriptors) = Letter::receive(there.as_fd()).unwrap();
+        assert_eq!((came, descriptors.len()), (letter(), 2));
+        let (came, descriptors) = Letter::receive(there.as_fd()).unwrap();
+        assert_eq!((came.word, descriptors.len()), (Word::Sorry, 0));
+        let nothing = Letter::receive(there.as_fd()).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        drop(here);
+        let over = Letter::receive(there.as_fd()).unwrap_err();
+        assert_eq!(over.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_full_letter_is_not_too_long() {
+        let full = Letter {
+            addresses: vec![letter().addresses[0]; LIST],
+            gids: vec![letter().gids[0]; LIST],
+            ..letter()
+        };
+        assert!(has_room(&full.addresses, &full.gids));
+        let bytes = full.encode();
+        assert!(bytes.len() <= LONGEST);
+        assert_eq!(Letter::decode(&bytes), Some(full));
+    }
+
+    proptest! {
+        #[test]
+        fn nonsense_is_no_letter(bytes in proptest::collection::vec(any::<u8>(), 0..100), cut in 0..100_usize) {
+            let _ = Letter::decode(&bytes);
+            let mut right = letter().encode();
+            right.truncate(cut % right.len());
+            prop_assert_eq!(Letter::decode(&right), None);
+            let mut headed = HEAD.to_vec();
+            headed.extend(bytes);
+            let _ = Letter::decode(&headed);
+        }
+    }
+}

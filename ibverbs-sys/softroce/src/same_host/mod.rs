@@ -1,0 +1,46 @@
+//! The way between two processes of one host and one user: memory that both have mapped.
+//!
+//! | module | is |
+//! |---|---|
+//! | `directory`, `letter` | how they find each other, and what they tell and hand over |
+//! | `segment`, `ring` | the memory of a link: a ring of messages in each direction |
+//! | `backlog` | who waits for room in it |
+//! | `wake`, `bells`, `vigil` | waking a process that sleeps, and no other; and of its threads the one that sleeps for it |
+//! | `regions`, `board` | the tables in which a process tells what memory peers may reach |
+//! | `epoch` | that a copy of a peer has ended |
+//! | `access` | reading and writing a peer's memory |
+//! | `link` | all of that, of one pair of processes |
+//! | `shared`, `process` | mappings, and copies by the kernel: what needs `unsafe` |
+//!
+//! # What a peer can do
+//! A peer is a process of the same user that this one could be debugged by: it can do anything to
+//! this process anyway. But it may have errors, and it may die at any instruction. So what it writes is
+//! copied before it is checked, and checked before it is used; nothing waits for it longer than it
+//! lives; and no file of it is mapped that could become shorter.
+
+mod access;
+mod backlog;
+mod bells;
+mod board;
+mod directory;
+mod epoch;
+mod letter;
+mod link;
+mod neighbourhood;
+mod process;
+mod regions;
+mod ring;
+mod segment;
+mod shared;
+mod sync;
+mod vigil;
+mod wake;
+
+pub(crate) use access::{Access, Atomic, Target};
+pub use bells::Bell;
+pub(crate) use bells::Bells;
+pub(crate) use directory::Own;
+pub(crate) use link::Failure;
+pub use link::Link;
+pub use neighbourhood::Neighbourhood;
+pub(crate) use regions::{FilePlace, Publication, QueuePair, Region};

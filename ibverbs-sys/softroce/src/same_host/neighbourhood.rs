@@ -1,0 +1,152 @@
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::RwLock;
+
+use super::bells::{Bell, Bells};
+use super::directory::{Directory, Own};
+use super::link::Link;
+use super::regions::{Publication, QueuePair, Region};
+use super::vigil::Vigil;
+use crate::context::Refusal;
+
+/// The processes of the host that a NIC shares memory with, and what it tells them.
+pub struct Neighbourhood {
+    directory: Directory,
+    publication: Arc<Publication>,
+    /// By all addresses of theirs.
+    by_address: RwLock<HashMap<SocketAddr, Arc<Link>>>,
+    pub(super) links: RwLock<Arc<[Arc<Link>]>>,
+    count: AtomicUsize,
+    bells: Arc<Bells>,
+    pub(super) vigil: Vigil,
+}
+
+impl Neighbourhood {
+    /// Says to others that this process is there.
+    pub(crate) fn open(own: Own) -> io::Result<Self> {
+        let publication = Arc::clone(&own.publication);
+        Ok(Self {
+            bells: Arc::clone(&own.channels),
+            vigil: Vigil::default(),
+            directory: Directory::open(own)?,
+            publication,
+            by_address: RwLock::default(),
+            links: RwLock::new(Arc::new([])),
+            count: AtomicUsize::new(0),
+        })
+    }
+
+    /// Finds the process with this address and asks whether it wants to share memory, if it is not known.
+    pub(crate) fn meet(&self, address: SocketAddr) {
+        if self.directory.link(address).is_some() {
+            self.refresh();
+            // What has come before the engine could know of it is not told again.
+            self.directory.ring();
+        }
+    }
+
+    /// The link to the process with this address.
+    pub(crate) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let by_address = self.by_address.read();
+        by_address
+            .get(&address)
+            .filter(|link| !link.is_dead())
+            .cloned()
+    }
+
+    /// All links.
+    pub(crate) fn links(&self) -> Option<Arc<[Arc<Link>]>> {
+        (self.count.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&self.links.read()))
+    }
+
+    /// Hears those who want to share memory, and those who are gone.
+    pub(crate) fn attend(&self) {
+        if self.directory.attend() {
+            self.refresh();
+        }
+    }
+
+    /// What is readable when there is something to [`attend`](Self::attend) to.
+    pub(crate) fn heard(&self) -> BorrowedFd<'_> {
+        self.directory.heard()
+    }
+
+    /// A bell for a channel, if there is one left.
+    pub(crate) fn bell(&self) -> Option<Bell> {
+        self.bells.take()
+    }
+
+    /// Has the engine wake those who were to be woken later, unless that is done before.
+    pub(crate) fn remind(&self) {
+        self.directory.remind();
+    }
+
+    /// Wakes the engine.
+    pub(crate) fn ring(&self) {
+        self.directory.ring();
+    }
+
+    /// Tells what a slot of the table of regions has now.
+    pub(crate) fn publish_region(&self, slot: u32, region: &Region) {
+        self.publication.publish_region(slot, region);
+    }
+
+    /// Takes back what was told of a slot.
+    pub(crate) fn retract_region(&self, slot: u32) {
+        self.publication.retract_region(slot);
+    }
+
+    /// Tells of a queue pair.
+    pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
+        self.publication.publish_queue_pair(queue_pair);
+    }
+
+    /// Takes back what was told of a queue pair; whether it was.
+    pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
+        self.publication.retract_queue_pair(number)
+    }
+
+    /// Waits until all copies of peers have ended that may have gone by what was taken back before. Busy: one has not,
+    /// since the peer was stopped in the middle of it.
+    pub(crate) fn wait_for_visitors(&self) -> Result<(), Refusal> {
+        // All of them look first: they end while others are waited for.
+        let links = self.directory.visitors();
+        let visitors: Vec<_> = links.iter().map(|link| link.visitors()).collect();
+        for visitors in visitors {
+            if !visitors.wait() {
+                return Err(Refusal::Busy);
+            }
+        }
+        Ok(())
+    }
+
+    fn refresh(&self) {
+        // Under the lock: who comes later has the later ones.
+        let mut by_address = self.by_address.write();
+        let links = self.directory.everyone();
+        by_address.clear();
+        for link in &links {
+            let addresses = link.addresses().iter();
+            by_address.extend(addresses.map(|&address| (address, Arc::clone(link))));
+        }
+        self.count.store(links.len(), Ordering::Relaxed);
+        *self.links.write() = links.into();
+    }
+}
+
+impl fmt::Debug for Neighbourhood {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.directory.fmt(f)
+    }
+}

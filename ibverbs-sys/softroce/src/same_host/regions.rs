@@ -1,0 +1,368 @@
+#![forbid(unsafe_code)]
+//! What peers of the same host are told of memory regions, windows and queue pairs.
+
+use std::io;
+use std::net::Ipv6Addr;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::board::{self, Board, Record};
+use super::shared::{self, Map, Part, Rights};
+use crate::limits;
+use crate::proto::AccessFlags;
+
+/// Memory that a key stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Region {
+    /// The key.
+    pub(crate) key: u32,
+    /// The protection domain's number.
+    pub(crate) domain: u64,
+    /// The only queue pair that serves it.
+    pub(crate) queue_pair: Option<u32>,
+    /// What peers may do.
+    pub(crate) access: AccessFlags,
+    /// The address of the first byte in requests.
+    pub(crate) start: u64,
+    /// Bytes.
+    pub(crate) length: u64,
+    /// The address of the first byte in the process.
+    pub(crate) address: u64,
+    /// Where it is in the arena's file.
+    pub(crate) place: Option<FilePlace>,
+}
+
+/// Where bytes are in an arena's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FilePlace {
+    /// The first one.
+    pub(crate) offset: u64,
+    /// The part of the file that is mapped at once.
+    pub(crate) segment: Range<u64>,
+}
+
+/// A queue pair that takes requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueuePair {
+    /// Its number.
+    pub(crate) number: u32,
+    /// That of its peer.
+    pub(crate) peer: u32,
+    /// The GID that it receives at.
+    pub(crate) own_gid: Ipv6Addr,
+    /// The peer's.
+    pub(crate) peer_gid: Ipv6Addr,
+    /// What the peer may do.
+    pub(crate) access: AccessFlags,
+    /// The protection domain's number.
+    pub(crate) domain: u64,
+    /// The sequence number that it expected when it became ready.
+    pub(crate) first: u32,
+    /// Another one for each time that it becomes ready.
+    pub(crate) generation: u32,
+}
+
+/// What segments begin and end at a multiple of.
+const UNIT: u64 = 2 << 20;
+
+/// Records of regions and windows: as many as there may be, and slots of the table that are kept free.
+const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
+
+/// Records of queue pairs. Two whose numbers differ by a multiple of this share one, and the first has it.
+const QUEUE_PAIRS: usize = limits::MAX_QP;
+
+/// Bytes of the file.
+const LENGTH: usize = (QUEUE_PAIRS + REGIONS) * size_of::<Record>();
+
+const NUMBER: u64 = 0xff_ffff;
+
+impl Region {
+    fn encode(&self) -> Option<[u64; board::WORDS]> {
+        let only = self
+            .queue_pair
+            .map_or(0, |number| 1 << 24 | u64::from(number));
+        let rights = u64::from(self.access.bits() as u8);
+        let (offset, segment) = match &self.place {
+            None => (u64::MAX, 0),
+            Some(FilePlace { offset, segment }) => {
+                let start = u32::try_from(segment.start / UNIT).ok()?;
+                let units = u32::try_from((segment.end - segment.start) / UNIT).ok()?;
+                (*offset, u64::from(start) << 32 | u64::from(units))
+            }
+        };
+        Some([
+            u64::from(self.key) << 32 | (rights & 0x7f) << 25 | only,
+            self.domain,
+            self.start,
+            self.length,
+            self.address,
+            offset,
+            segment,
+        ])
+    }
+
+    /// What a peer says. Nothing of it is known to be true.
+    fn decode(words: &[u64; board::WORDS]) -> Self {
+        let &[head, domain, start, length, address, offset, segment] = words;
+        let from = (segment >> 32) * UNIT;
+        let place = FilePlace {
+            offset,
+            segment: from..from + (segment & 0xffff_ffff) * UNIT,
+        };
+        Self {
+            key: (head >> 32) as u32,
+            domain,
+            queue_pair: (head & 1 << 24 != 0).then_some((head & NUMBER) as u32),
+            access: AccessFlags::from_bits_truncate((head >> 25) as u32 & 0x7f),
+            start,
+            length,
+            address,
+            place: (offset != u64::MAX).then_some(place),
+        }
+    }
+
+    /// How far into it `length` bytes from `address` on begin, if they are all inside.
+    pub(crate) fn offset(&self, address: u64, length: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.start)?;
+        (offset <= self.length && length <= self.length - offset).then_some(offset)
+    }
+}
+
+impl QueuePair {
+    fn encode(&self) -> [u64; board::WORDS] {
+        let halves = |gid: Ipv6Addr| {
+            let bits = gid.to_bits();
+            [(bits >> 64) as u64, bits as u64]
+        };
+        let ([own_high, own_low], [peer_high, peer_low]) =
+            (halves(self.own_gid), halves(self.peer_gid));
+        let access = u64::from(self.access.bits() as u8);
+        let numbers = u64::from(self.number) << 24 | u64::from(self.peer);
+        [
+            access << 56 | numbers,
+            u64::from(self.generation) << 32 | u64::from(self.first),
+            self.domain,
+            own_high,
+            own_low,
+            peer_high,
+            peer_low,
+        ]
+    }
+
+    fn decode(words: &[u64; board::WORDS]) -> Self {
+        let &[head, first, domain, own_high, own_low, peer_high, peer_low] = words;
+        let gid = |high, low| Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
+        Self {
+            number: (head >> 24 & NUMBER) as u32,
+            peer: (head & NUMBER) as u32,
+            own_gid: gid(own_high, own_low),
+            peer_gid: gid(peer_high, peer_low),
+            access: AccessFlags::from_bits_truncate((head >> 56) as u32),
+            domain,
+            first: first as u32,
+            generation: (first >> 32) as u32,
+        }
+    }
+}
+
+/// The tables of a process, in a file of which it makes no other than readers.
+#[derive(Debug)]
+pub(crate) struct Publication {
+    file: OwnedFd,
+    tables: Tables,
+}
+
+/// Both tables, of this process or of a peer.
+#[derive(Debug)]
+pub(super) struct Tables {
+    queue_pairs: Board<Part<Record>>,
+    regions: Board<Part<Record>>,
+}
+
+impl Tables {
+    fn of(map: Map) -> Option<Self> {
+        let map = Arc::new(map);
+        let behind = QUEUE_PAIRS * size_of::<Record>();
+        Some(Self {
+            queue_pairs: Board(Part::of(&map, 0, QUEUE_PAIRS)?),
+            regions: Board(Part::of(&map, behind, REGIONS)?),
+        })
+    }
+
+    /// A peer's tables.
+    pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let map = Map::of(file, 0..LENGTH as u64, Rights::Read)?;
+        Self::of(map).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// The region or window in a slot.
+    pub(super) fn region(&self, slot: u32) -> Option<Region> {
+        Some(Region::decode(&self.regions.read(slot as usize)?))
+    }
+
+    /// The queue pair with a number, if it takes requests.
+    pub(super) fn queue_pair(&self, number: u32) -> Option<QueuePair> {
+        let words = self.queue_pairs.read(number as usize % QUEUE_PAIRS)?;
+        Some(QueuePair::decode(&words)).filter(|found| found.number == number)
+    }
+}
+
+impl Publication {
+    /// Empty tables.
+    pub(crate) fn new() -> io::Result<Self> {
+        let (file, map) = shared::create("softroce-tables", LENGTH, true)?;
+        let tables = Tables::of(map).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { file, tables })
+    }
+
+    /// Tells what is in a slot now, in the place of what was there before: that is to be waited for.
+    pub(crate) fn publish_region(&self, slot: u32, region: &Region) {
+        if let Some(words) = region.encode() {
+            self.tables.regions.publish(slot as usize, &words);
+        }
+    }
+
+    /// Takes back what is in a slot: it is to be waited for those who still use it.
+    pub(crate) fn retract_region(&self, slot: u32) {
+        self.tables.regions.retract(slot as usize);
+    }
+
+    /// Tells of a queue pair, unless another one that is told of has its place.
+    pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
+        let index = queue_pair.number as usize % QUEUE_PAIRS;
+        let other = self
+            .tables
+            .queue_pairs
+            .read(index)
+            .map(|words| QueuePair::decode(&words));
+        if other.is_none_or(|other| other.number == queue_pair.number) {
+            self.tables.queue_pairs.publish(index, &queue_pair.encode());
+        }
+    }
+
+    /// Takes back what was told of a queue pair: it is to be waited for those who still rely on it. False: nothing was
+    /// told.
+    pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
+        let is_told = self.tables.queue_pair(number).is_some();
+        if is_told {
+            self.tables
+                .queue_pairs
+                .retract(number as usize % QUEUE_PAIRS);
+        }
+        is_told
+    }
+}
+
+impl AsFd for Publication {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn region(key: u32) -> Region {
+        Region {
+            key,
+            domain: 7,
+            queue_pair: None,
+            access: AccessFlags::REMOTE_WRITE | AccessFlags::LOCAL_WRITE,
+            start: 0x1000,
+            length: 100,
+            address: 0x7fff_0000_1234,
+            place: None,
+        }
+    }
+
+    fn queue_pair(number: u32) -> QueuePair {
+        QueuePair {
+            number,
+            peer: 0xabcdef,
+            own_gid: "::ffff:127.1.2.3".parse().unwrap(),
+            peer_gid: "fd73:726f:6365:169f::7f01:203".parse().unwrap(),
+            access: AccessFlags::REMOTE_ATOMIC,
+            domain: 9,
+            first: 0xff_ffff,
+            generation: 0x8000_0001,
+        }
+    }
+
+    #[test]
+    fn a_peer_reads_what_is_published_until_it_is_taken_back() {
+        let publication = Publication::new().unwrap();
+        let tables = Tables::map(publication.as_fd()).unwrap();
+        assert_eq!(
+            (tables.region(3), tables.queue_pair(0x123456)),
+            (None, None)
+        );
+        let placed = Region {
+            queue_pair: Some(0xff_fffe),
+            access: AccessFlags::REMOTE_READ,
+            length: u64::MAX,
+            place: Some(FilePlace {
+                offset: 0x12_3456_7000,
+                segment: 4 << 21..1 << 40,
+            }),
+            ..region(u32::MAX)
+        };
+        let last = REGIONS as u32 - 1;
+        publication.publish_region(3, &region(5));
+        publication.publish_region(last, &placed);
+        publication.publish_queue_pair(&queue_pair(0x123456));
+        assert_eq!(tables.region(3), Some(region(5)));
+        assert_eq!(tables.region(last), Some(placed));
+        assert_eq!(tables.queue_pair(0x123456), Some(queue_pair(0x123456)));
+        assert_eq!((tables.region(4), tables.region(last + 1)), (None, None));
+        assert_eq!(tables.queue_pair(0x113456), None, "another number");
+        publication.retract_region(3);
+        publication.retract_region(u32::MAX);
+        assert!(publication.retract_queue_pair(0x123456));
+        assert!(!publication.retract_queue_pair(0x123456));
+        assert_eq!(
+            (tables.region(3), tables.queue_pair(0x123456)),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn of_two_queue_pairs_with_one_place_the_first_has_it() {
+        let publication = Publication::new().unwrap();
+        let (first, second) = (queue_pair(0x10_0007), queue_pair(0x20_0007));
+        publication.publish_queue_pair(&first);
+        publication.publish_queue_pair(&second);
+        let read = |number| publication.tables.queue_pair(number);
+        assert_eq!(
+            (read(first.number), read(second.number)),
+            (Some(first), None)
+        );
+        assert!(!publication.retract_queue_pair(second.number));
+        assert!(publication.retract_queue_pair(first.number));
+        publication.publish_queue_pair(&second);
+        assert_eq!(read(second.number), Some(second));
+    }
+
+    #[test]
+    fn only_what_is_inside_is_inside() {
+        let region = region(1);
+        assert_eq!(region.offset(0x1000, 100), Some(0));
+        assert_eq!(region.offset(0x1000 + 100, 0), Some(100));
+        for (address, length) in [
+            (0x1001, 100),
+            (0xfff, 1),
+            (0, u64::MAX),
+            (u64::MAX, u64::MAX),
+        ] {
+            assert_eq!(region.offset(address, length), None);
+        }
+    }
+
+    #[test]
+    fn a_peer_cannot_write_to_the_tables() {
+        let publication = Publication::new().unwrap();
+        let all = 0..LENGTH as u64;
+        assert!(Map::of(publication.as_fd(), all, Rights::Write).is_err());
+    }
+}

@@ -1,0 +1,413 @@
+//! Two processes of one host, connected by shared memory: what one does in the other's memory, what it may not do any more,
+//! and what becomes of one whose peer is killed.
+//!
+//! `SOFTROCE_TEST_KILLS` says how many peers are killed.
+
+mod node;
+mod peer;
+mod traffic;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ibverbs_sys::{ibv_wc_status, ibv_wr_opcode};
+use libtest_mimic::{Arguments, Failed, Trial};
+use node::{LIMIT, Node, PATIENT, Request, SIZE};
+use peer::{MESSAGE, Peer, Role, hear, message};
+use softroce::path::Way;
+use traffic::Traffic;
+
+fn main() {
+    if let Some(role) = Role::of_process() {
+        return role.play();
+    }
+    let trial = |name: &str, test: fn()| {
+        Trial::test(name, move || {
+            test();
+            Ok::<(), Failed>(())
+        })
+    };
+    let trials = vec![
+        trial(
+            "messages_go_through_shared_memory",
+            messages_go_through_shared_memory,
+        ),
+        trial("who_is_awake_is_not_woken", who_is_awake_is_not_woken),
+        trial(
+            "who_sleeps_for_an_event_is_woken_by_the_peer",
+            who_sleeps_for_an_event_is_woken_by_the_peer,
+        ),
+        trial("bytes_arrive_in_every_length", bytes_arrive_in_every_length),
+        trial(
+            "atomics_count_from_both_sides",
+            atomics_count_from_both_sides,
+        ),
+        trial(
+            "what_finds_no_room_waits_and_is_not_lost",
+            what_finds_no_room_waits_and_is_not_lost,
+        ),
+        trial(
+            "memory_that_a_stopped_peer_copies_to_stays_registered",
+            memory_that_a_stopped_peer_copies_to_stays_registered,
+        ),
+        trial(
+            "what_is_deregistered_is_not_touched",
+            what_is_deregistered_is_not_touched,
+        ),
+        trial(
+            "a_queue_pair_that_is_gone_takes_nothing",
+            a_queue_pair_that_is_gone_takes_nothing,
+        ),
+        trial(
+            "peers_that_are_killed_leave_nothing_behind",
+            peers_that_are_killed_leave_nothing_behind,
+        ),
+    ];
+    // They share the process's device, and count what it has.
+    let arguments = Arguments {
+        test_threads: Some(1),
+        ..Arguments::from_args()
+    };
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// A connection to another process that plays a role.
+fn connected(role: Role) -> (Node, Peer) {
+    let node = Node::new();
+    let mut peer = Peer::start(role);
+    peer.meet(&node);
+    (node, peer)
+}
+
+fn write(node: &Node, memory: usize, offset: usize, length: usize, to: (u64, u32)) -> Request {
+    Request {
+        id: 7,
+        opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+        sge: node.memories[memory].sge(offset, length),
+        remote: to,
+        add: 0,
+    }
+}
+
+fn read(node: &Node, memory: usize, offset: usize, length: usize, from: (u64, u32)) -> Request {
+    Request {
+        opcode: ibv_wr_opcode::IBV_WR_RDMA_READ,
+        ..write(node, memory, offset, length, from)
+    }
+}
+
+fn count(name: &str) -> u64 {
+    softroce::counters().named(name).expect("a counter")
+}
+
+fn messages_go_through_shared_memory() {
+    let (node, peer) = connected(Role::Idle);
+    assert_eq!(node.way(), Some(Way::Shared));
+    let (messages, packets) = (count("shared_messages"), count("port_xmit_packets"));
+    for memory in peer.card.memories {
+        for _ in 0..100 {
+            node.execute(&write(&node, 0, 0, 4096, memory));
+        }
+    }
+    assert_eq!(count("shared_messages") - messages, 200);
+    assert_eq!(count("port_xmit_packets"), packets, "without packets");
+}
+
+/// What needs nobody at the other side wakes nobody there, though it sleeps all the time.
+fn who_is_awake_is_not_woken() {
+    let (node, peer) = connected(Role::Idle);
+    node.execute(&write(&node, 0, 0, 8, peer.card.memories[0]));
+    let before = count("shared_wakings");
+    for memory in peer.card.memories {
+        for _ in 0..1000 {
+            node.execute(&write(&node, 0, 0, 64, memory));
+            node.execute(&read(&node, 0, 0, 64, memory));
+        }
+    }
+    assert_eq!(count("shared_wakings"), before);
+}
+
+/// Its thread is, and once for a message: not the engine, which would have to wake it.
+fn who_sleeps_for_an_event_is_woken_by_the_peer() {
+    const ROUNDS: u64 = 50;
+    let mut node = Node::new();
+    node.timeout = PATIENT;
+    let mut peer = Peer::start(Role::Echoes { times: ROUNDS });
+    peer.meet(&node);
+    let wakings = || (count("shared_channel_wakings"), count("shared_wakings"));
+    let before = wakings();
+    peer.go();
+    for _ in 0..ROUNDS {
+        node.receive(0, node.memories[0].sge(0, 8));
+        peer.wait_until_asleep();
+        node.post(&message(&node));
+        hear(&node);
+    }
+    peer.done();
+    let (channel, all) = (wakings().0 - before.0, wakings().1 - before.1);
+    assert!(
+        channel >= ROUNDS,
+        "{channel} of {all} for {ROUNDS} messages"
+    );
+    // The acknowledgement of an answer goes with the next message, or half a millisecond later by itself.
+    assert!(all <= 2 * ROUNDS + 1, "{all} for {ROUNDS} messages");
+}
+
+fn bytes_arrive_in_every_length() {
+    let (node, peer) = connected(Role::Idle);
+    let lengths = [
+        0,
+        1,
+        7,
+        8,
+        9,
+        63,
+        64,
+        65,
+        4095,
+        4096,
+        100_000,
+        (1 << 20) + 5,
+        SIZE / 2,
+    ];
+    for (round, &length) in lengths.iter().cycle().take(4 * lengths.len()).enumerate() {
+        let (here, there) = (round / lengths.len() % 2, round / lengths.len() / 2);
+        let offset = round % 9;
+        let bytes: Vec<u8> = (0..length).map(|at| (at * 31 + round) as u8).collect();
+        node.memories[here].write(offset, &bytes);
+        let (address, key) = peer.card.memories[there];
+        let place = (address + (round % 5) as u64, key);
+        node.execute(&write(&node, here, offset, length, place));
+        // Back into the second half.
+        node.memories[here].write(SIZE / 2, &vec![0; length]);
+        node.execute(&read(&node, here, SIZE / 2, length, place));
+        assert!(
+            node.memories[here].read(SIZE / 2, length) == bytes,
+            "{length} bytes"
+        );
+    }
+}
+
+fn atomics_count_from_both_sides() {
+    const EACH: u64 = 500;
+    let (node, mut peer) = connected(Role::Adds { times: EACH });
+    peer.go();
+    for _ in 0..EACH {
+        for memory in peer.card.memories {
+            node.execute(&Request {
+                id: 1,
+                opcode: ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD,
+                sge: node.memories[0].sge(8, 8),
+                remote: memory,
+                add: 1,
+            });
+        }
+    }
+    peer.done();
+    for memory in peer.card.memories {
+        node.execute(&read(&node, 0, 0, 8, memory));
+        let counted = u64::from_ne_bytes(node.memories[0].read(0, 8).try_into().unwrap());
+        // The other half is the peer's own, by its processor.
+        assert_eq!(counted, 2 * EACH);
+    }
+}
+
+/// A peer is stopped for a moment, while more goes to it than there is room for.
+fn what_finds_no_room_waits_and_is_not_lost() {
+    const EACH: u64 = 24;
+    let mut peer = Peer::start(Role::Receives { times: EACH });
+    let nodes: Vec<Node> = (0..12)
+        .map(|_| {
+            let mut node = Node::new();
+            node.timeout = PATIENT;
+            peer.meet(&node);
+            for id in 0..EACH {
+                let at = id as usize * MESSAGE;
+                node.memories[0].write(at, &[id as u8; MESSAGE]);
+            }
+            node
+        })
+        .collect();
+    let again = [
+        "retry_exceeded_err",
+        "local_ack_timeout_err",
+        "packet_seq_err",
+        "out_of_sequence",
+    ];
+    let counts = || {
+        again
+            .iter()
+            .chain(&["port_xmit_discards"])
+            .map(|name| count(name))
+            .collect::<Vec<_>>()
+    };
+    let (before, packets) = (counts(), count("port_xmit_packets"));
+    peer.signal(libc::SIGSTOP);
+    for id in 0..EACH {
+        for node in &nodes {
+            let at = id as usize * MESSAGE;
+            node.post(&Request {
+                id,
+                opcode: ibv_wr_opcode::IBV_WR_SEND,
+                sge: node.memories[0].sge(at, MESSAGE),
+                remote: (0, 0),
+                add: 0,
+            });
+        }
+    }
+    thread::sleep(Duration::from_millis(20));
+    let went = count("port_xmit_packets") - packets;
+    let all = EACH * nodes.len() as u64;
+    assert!(went > 0 && went < all, "{went} of {all} found room");
+    peer.signal(libc::SIGCONT);
+    peer.go();
+    for node in &nodes {
+        for id in 0..EACH {
+            let wc = node.complete();
+            assert_eq!((wc.status, wc.wr_id), (ibv_wc_status::IBV_WC_SUCCESS, id));
+        }
+    }
+    peer.done();
+    assert_eq!(counts(), before, "{again:?}, discarded");
+    assert_eq!(count("port_xmit_packets") - packets, all, "each went once");
+}
+
+/// Nobody can tell a peer that is stopped in the middle of a copy not to finish it.
+fn memory_that_a_stopped_peer_copies_to_stays_registered() {
+    let (mut node, mut peer) = connected(Role::Writes);
+    let mut was_busy = false;
+    for round in 0..100 {
+        if round > 0 {
+            node.renew();
+            peer.meet(&node);
+        }
+        peer.go();
+        thread::sleep(Duration::from_millis(5));
+        peer.signal(libc::SIGSTOP);
+        let (begin, pd) = (Instant::now(), node.pd);
+        let memory = &mut node.memories[round % 2];
+        let answer = memory.try_deregister();
+        if answer != 0 {
+            assert_eq!(answer, libc::EBUSY);
+            assert!(
+                begin.elapsed() < LIMIT,
+                "the answer took {:?}",
+                begin.elapsed()
+            );
+            was_busy = true;
+        }
+        peer.signal(libc::SIGCONT);
+        if answer != 0 {
+            // It is as it was, and can be deregistered when the peer goes on.
+            memory.deregister();
+        }
+        memory.register(pd);
+        peer.done();
+        if was_busy {
+            return;
+        }
+    }
+    panic!("the peer was never stopped in the middle of a copy");
+}
+
+/// A peer writes without end. When a region is deregistered nothing of it changes any more.
+fn what_is_deregistered_is_not_touched() {
+    let (mut node, mut peer) = connected(Role::Writes);
+    let mut touched = 0;
+    for round in 0..60 {
+        if round > 0 {
+            node.renew();
+            peer.meet(&node);
+        }
+        peer.go();
+        thread::sleep(Duration::from_micros(200 * (round % 10)));
+        let memory = &mut node.memories[round as usize % 2];
+        memory.deregister();
+        let before = memory.read(0, SIZE / 4);
+        touched += usize::from(before.iter().any(|&byte| byte != 0));
+        thread::sleep(Duration::from_millis(1));
+        assert!(memory.read(0, SIZE / 4) == before, "touched after its end");
+        memory.write(0, &vec![0; SIZE / 4]);
+        let pd = node.pd;
+        node.memories[round as usize % 2].register(pd);
+        peer.done();
+    }
+    assert!(touched > 0, "the peer never wrote anything");
+}
+
+/// The same of a queue pair that is destroyed.
+fn a_queue_pair_that_is_gone_takes_nothing() {
+    let (mut node, mut peer) = connected(Role::Writes);
+    for round in 0..40 {
+        if round > 0 {
+            peer.meet(&node);
+        }
+        peer.go();
+        thread::sleep(Duration::from_micros(300 * (round % 7)));
+        node.renew();
+        for memory in &node.memories {
+            let before = memory.read(0, SIZE / 4);
+            thread::sleep(Duration::from_micros(500));
+            assert!(memory.read(0, SIZE / 4) == before, "touched after its end");
+        }
+        peer.done();
+    }
+}
+
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").expect("procfs").count()
+}
+
+/// What is mapped of files that processes share.
+fn mappings() -> BTreeSet<String> {
+    let maps = fs::read_to_string("/proc/self/maps").expect("procfs");
+    let lines = maps.lines().filter(|line| line.contains("memfd:"));
+    lines.map(str::to_owned).collect()
+}
+
+fn peers_that_are_killed_leave_nothing_behind() {
+    let kills = std::env::var("SOFTROCE_TEST_KILLS")
+        .ok()
+        .and_then(|kills| kills.parse().ok())
+        .unwrap_or(25_u64);
+    let mut before = None;
+    let mut longest = Duration::ZERO;
+    for round in 0..kills {
+        let (node, mut peer) = connected(Role::Traffic { seed: round });
+        let mut traffic = Traffic::new(round, &peer.card);
+        traffic.prepare(&node);
+        peer.go();
+        let end = Instant::now() + Duration::from_micros(round.wrapping_mul(7919) % 12_000);
+        while Instant::now() < end {
+            assert_eq!(traffic.go_on(&node), Ok(()), "before the end");
+        }
+        peer.kill();
+        let killed = Instant::now();
+        // Requests end, by whatever error, and the first of them as one that nobody answers.
+        let failed = loop {
+            match traffic.go_on(&node) {
+                Ok(()) => assert!(killed.elapsed() < LIMIT, "a request does not end"),
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(failed, ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+        traffic.drain(&node);
+        longest = longest.max(killed.elapsed());
+        traffic.check_guards(&node);
+        drop(node);
+        // The engine hears of the end by itself.
+        let deadline = Instant::now() + LIMIT;
+        let expected = before.get_or_insert_with(|| {
+            thread::sleep(Duration::from_millis(200));
+            (descriptors(), mappings().len())
+        });
+        while (descriptors(), mappings().len()) != *expected {
+            let now = (descriptors(), mappings().len());
+            assert!(Instant::now() < deadline, "{now:?} and not {expected:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    println!("{kills} peers were killed; the longest end took {longest:?}");
+}

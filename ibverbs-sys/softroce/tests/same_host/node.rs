@@ -1,0 +1,429 @@
+//! One process's end of a connection, with memory that its peer may use.
+
+use std::fmt;
+use std::mem::zeroed;
+use std::ptr::{self, null_mut};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use ibverbs_sys::*;
+
+/// Bytes of each memory.
+pub(crate) const SIZE: usize = 4 << 20;
+
+/// Requests that a queue holds.
+pub(crate) const DEPTH: u32 = 64;
+
+/// A timeout of four seconds: nothing goes again but what was lost.
+pub(crate) const PATIENT: u8 = 20;
+
+const ACCESS: u32 = 0b1111;
+
+/// How long anything may take.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a process tells its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Card {
+    pub(crate) number: u32,
+    gid: u128,
+    /// The program's own memory, and that of the device.
+    pub(crate) memories: [(u64, u32); 2],
+}
+
+impl fmt::Display for Card {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [own, device] = self.memories;
+        let (number, gid) = (self.number, self.gid);
+        write!(
+            f,
+            "{number} {gid} {} {} {} {}",
+            own.0, own.1, device.0, device.1
+        )
+    }
+}
+
+impl FromStr for Card {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.split_whitespace();
+        let mut next = || -> Result<u128, String> {
+            let word = words.next().ok_or_else(|| format!("too short: {text}"))?;
+            word.parse().map_err(|_| format!("no number: {text}"))
+        };
+        Ok(Self {
+            number: next()? as u32,
+            gid: next()?,
+            memories: [
+                (next()? as u64, next()? as u32),
+                (next()? as u64, next()? as u32),
+            ],
+        })
+    }
+}
+
+/// Registered memory.
+pub(crate) struct Memory {
+    pub(crate) start: *mut u8,
+    mr: *mut ibv_mr,
+    /// The device's, if it is not the program's own.
+    buf: *mut ibv_buf,
+}
+
+impl Memory {
+    fn new(pd: *mut ibv_pd, of_device: bool) -> Self {
+        // SAFETY: the domain is there; the memory is as long as it is registered for.
+        unsafe {
+            let mut buf = null_mut();
+            let start = if of_device {
+                ibv_alloc_buf(pd, SIZE, &raw mut buf)
+            } else {
+                libc::mmap(
+                    null_mut(),
+                    SIZE,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                )
+            };
+            assert!(!start.is_null() && start != libc::MAP_FAILED);
+            let mr = ibv_reg_mr(pd, start, SIZE, ACCESS as i32);
+            assert!(!mr.is_null(), "{}", std::io::Error::last_os_error());
+            Self {
+                start: start.cast(),
+                mr,
+                buf,
+            }
+        }
+    }
+
+    /// Registers it anew.
+    pub(crate) fn register(&mut self, pd: *mut ibv_pd) {
+        // SAFETY: it is not registered.
+        self.mr = unsafe { ibv_reg_mr(pd, self.start.cast(), SIZE, ACCESS as i32) };
+        assert!(!self.mr.is_null());
+    }
+
+    /// Ends its registration.
+    pub(crate) fn deregister(&mut self) {
+        assert_eq!(self.try_deregister(), 0);
+    }
+
+    /// The same, and what the verb answers.
+    pub(crate) fn try_deregister(&mut self) -> i32 {
+        // SAFETY: it is registered.
+        let answer = unsafe { ibv_dereg_mr(self.mr) };
+        if answer == 0 {
+            self.mr = null_mut();
+        }
+        answer
+    }
+
+    pub(crate) fn place(&self) -> (u64, u32) {
+        // SAFETY: it is registered.
+        (self.start.addr() as u64, unsafe { (*self.mr).rkey })
+    }
+
+    pub(crate) fn sge(&self, offset: usize, length: usize) -> ibv_sge {
+        ibv_sge {
+            addr: (self.start.addr() + offset) as u64,
+            length: length as u32,
+            // SAFETY: it is registered.
+            lkey: unsafe { (*self.mr).lkey },
+        }
+    }
+
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        for (at, &byte) in bytes.iter().enumerate() {
+            // SAFETY: inside.
+            unsafe { self.start.add(offset + at).write_volatile(byte) };
+        }
+    }
+
+    pub(crate) fn read(&self, offset: usize, length: usize) -> Vec<u8> {
+        // SAFETY: inside.
+        let byte = |at| unsafe { self.start.add(at).read_volatile() };
+        (offset..offset + length).map(byte).collect()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more.
+        unsafe {
+            if !self.mr.is_null() {
+                assert_eq!(ibv_dereg_mr(self.mr), 0);
+            }
+            if self.start.is_null() {
+                return;
+            }
+            if self.buf.is_null() {
+                libc::munmap(self.start.cast(), SIZE);
+            } else {
+                ibv_free_buf(self.buf);
+            }
+        }
+    }
+}
+
+/// A process's end.
+pub(crate) struct Node {
+    context: *mut ibv_context,
+    channel: *mut ibv_comp_channel,
+    pub(crate) pd: *mut ibv_pd,
+    cq: *mut ibv_cq,
+    pub(crate) qp: *mut ibv_qp,
+    /// How long to wait for an answer: 4 us, doubled so often.
+    pub(crate) timeout: u8,
+    /// The program's own, and the device's.
+    pub(crate) memories: [Memory; 2],
+}
+
+/// A request.
+pub(crate) struct Request {
+    pub(crate) id: u64,
+    pub(crate) opcode: ibv_wr_opcode,
+    pub(crate) sge: ibv_sge,
+    pub(crate) remote: (u64, u32),
+    pub(crate) add: u64,
+}
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        softroce::install();
+        let mut count = 0;
+        // SAFETY: the list has that many devices until it is freed, and the last is ours.
+        unsafe {
+            let list = ibv_get_device_list(&raw mut count);
+            let context = ibv_open_device(*list.add(count as usize - 1));
+            ibv_free_device_list(list);
+            assert!(!context.is_null(), "{}", std::io::Error::last_os_error());
+            let pd = ibv_alloc_pd(context);
+            let channel = ibv_create_comp_channel(context);
+            assert!(!channel.is_null());
+            let cq = ibv_create_cq(context, 4 * DEPTH as i32, null_mut(), channel, 0);
+            assert!(!pd.is_null() && !cq.is_null());
+            let mut node = Self {
+                context,
+                channel,
+                pd,
+                cq,
+                qp: null_mut(),
+                // 67 ms.
+                timeout: 14,
+                memories: [Memory::new(pd, false), Memory::new(pd, true)],
+            };
+            node.create();
+            node
+        }
+    }
+
+    fn create(&mut self) {
+        // SAFETY: all that it is made of is there.
+        unsafe {
+            let mut init: ibv_qp_init_attr = zeroed();
+            (init.send_cq, init.recv_cq) = (self.cq, self.cq);
+            init.qp_type = ibv_qp_type::IBV_QPT_RC;
+            init.cap = ibv_qp_cap {
+                max_send_wr: DEPTH,
+                max_recv_wr: DEPTH,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 64,
+            };
+            self.qp = ibv_create_qp(self.pd, &raw mut init);
+            assert!(!self.qp.is_null(), "{}", std::io::Error::last_os_error());
+        }
+    }
+
+    /// Another queue pair in the place of this one.
+    pub(crate) fn renew(&mut self) {
+        // SAFETY: nobody uses it.
+        assert_eq!(unsafe { ibv_destroy_qp(self.qp) }, 0);
+        self.create();
+    }
+
+    pub(crate) fn card(&self) -> Card {
+        // SAFETY: the objects are there.
+        unsafe {
+            let mut gid: ibv_gid = zeroed();
+            assert_eq!(ibv_query_gid(self.context, 1, 0, &raw mut gid), 0);
+            let [own, device] = &self.memories;
+            Card {
+                number: (*self.qp).qp_num,
+                gid: u128::from_be_bytes(gid.raw),
+                memories: [own.place(), device.place()],
+            }
+        }
+    }
+
+    /// Connects to a peer.
+    pub(crate) fn connect(&self, peer: &Card) {
+        use ibv_qp_attr_mask as M;
+        // SAFETY: the queue pair is there, and the masks name what is set.
+        unsafe {
+            let mut attr: ibv_qp_attr = zeroed();
+            attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
+            attr.port_num = 1;
+            attr.qp_access_flags = ACCESS;
+            let mask =
+                M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS;
+            assert_eq!(ibv_modify_qp(self.qp, &raw mut attr, mask.0 as i32), 0);
+            attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
+            attr.path_mtu = ibv_mtu::IBV_MTU_4096;
+            attr.dest_qp_num = peer.number;
+            attr.rq_psn = 0x123;
+            (attr.max_dest_rd_atomic, attr.min_rnr_timer) = (8, 1);
+            attr.ah_attr.is_global = 1;
+            attr.ah_attr.port_num = 1;
+            attr.ah_attr.grh.dgid.raw = peer.gid.to_be_bytes();
+            attr.ah_attr.grh.hop_limit = 64;
+            let mask = M::IBV_QP_STATE
+                | M::IBV_QP_AV
+                | M::IBV_QP_PATH_MTU
+                | M::IBV_QP_DEST_QPN
+                | M::IBV_QP_RQ_PSN
+                | M::IBV_QP_MAX_DEST_RD_ATOMIC
+                | M::IBV_QP_MIN_RNR_TIMER;
+            assert_eq!(ibv_modify_qp(self.qp, &raw mut attr, mask.0 as i32), 0);
+            attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
+            attr.sq_psn = 0x123;
+            (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (self.timeout, 7, 7);
+            attr.max_rd_atomic = 8;
+            let mask = M::IBV_QP_STATE
+                | M::IBV_QP_SQ_PSN
+                | M::IBV_QP_TIMEOUT
+                | M::IBV_QP_RETRY_CNT
+                | M::IBV_QP_RNR_RETRY
+                | M::IBV_QP_MAX_QP_RD_ATOMIC;
+            assert_eq!(ibv_modify_qp(self.qp, &raw mut attr, mask.0 as i32), 0);
+        }
+    }
+
+    /// Which way its messages go.
+    pub(crate) fn way(&self) -> Option<softroce::path::Way> {
+        // SAFETY: the queue pair is there.
+        softroce::path::way(unsafe { (*self.qp).qp_num })
+    }
+
+    pub(crate) fn post(&self, request: &Request) {
+        // SAFETY: the queue pair is there; the request is read before the verb returns.
+        unsafe {
+            let mut sge = request.sge;
+            let mut wr: ibv_send_wr = zeroed();
+            wr.wr_id = request.id;
+            wr.sg_list = &raw mut sge;
+            wr.num_sge = 1;
+            wr.opcode = request.opcode;
+            wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+            if request.opcode == ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD {
+                wr.wr.atomic.remote_addr = request.remote.0;
+                wr.wr.atomic.rkey = request.remote.1;
+                wr.wr.atomic.compare_add = request.add;
+            } else {
+                wr.wr.rdma.remote_addr = request.remote.0;
+                wr.wr.rdma.rkey = request.remote.1;
+            }
+            let mut bad = null_mut();
+            assert_eq!(ibv_post_send(self.qp, &raw mut wr, &raw mut bad), 0);
+        }
+    }
+
+    pub(crate) fn receive(&self, id: u64, mut sge: ibv_sge) {
+        // SAFETY: as above.
+        unsafe {
+            let mut wr: ibv_recv_wr = zeroed();
+            wr.wr_id = id;
+            wr.sg_list = &raw mut sge;
+            wr.num_sge = 1;
+            let mut bad = null_mut();
+            assert_eq!(ibv_post_recv(self.qp, &raw mut wr, &raw mut bad), 0);
+        }
+    }
+
+    /// A completion, if there is one.
+    pub(crate) fn poll(&self) -> Option<ibv_wc> {
+        // SAFETY: there is room for one.
+        unsafe {
+            let mut wc: ibv_wc = zeroed();
+            let count = ibv_poll_cq(self.cq, 1, &raw mut wc);
+            assert!(count >= 0);
+            (count == 1).then_some(wc)
+        }
+    }
+
+    /// The next completion.
+    #[track_caller]
+    pub(crate) fn complete(&self) -> ibv_wc {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(wc) = self.poll() {
+                return wc;
+            }
+            assert!(Instant::now() < deadline, "no completion within {LIMIT:?}");
+        }
+    }
+
+    /// The next completion; sleeps until it comes.
+    #[track_caller]
+    pub(crate) fn complete_asleep(&self) -> ibv_wc {
+        loop {
+            // SAFETY: the queue and its channel are there.
+            unsafe { assert_eq!(ibv_req_notify_cq(self.cq, 0), 0) };
+            if let Some(wc) = self.poll() {
+                return wc;
+            }
+            let (mut cq, mut context) = (null_mut(), null_mut());
+            // SAFETY: as above, and there is room for what is told.
+            unsafe {
+                let answer = ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context);
+                assert_eq!((answer, cq), (0, self.cq));
+                ibv_ack_cq_events(cq, 1);
+            }
+        }
+    }
+
+    /// Posts a request, and waits for its success.
+    #[track_caller]
+    pub(crate) fn execute(&self, request: &Request) {
+        self.post(request);
+        let wc = self.complete();
+        assert_eq!(
+            (wc.status, wc.wr_id),
+            (ibv_wc_status::IBV_WC_SUCCESS, request.id)
+        );
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses them any more; the memories come last.
+        unsafe {
+            assert_eq!(ibv_destroy_qp(self.qp), 0);
+            assert_eq!(ibv_destroy_cq(self.cq), 0);
+            assert_eq!(ibv_destroy_comp_channel(self.channel), 0);
+            let Self {
+                pd,
+                context,
+                memories,
+                ..
+            } = self;
+            for memory in memories {
+                ptr::drop_in_place(memory);
+                // What is dropped again does nothing.
+                ptr::write(
+                    memory,
+                    Memory {
+                        start: ptr::null_mut(),
+                        mr: null_mut(),
+                        buf: null_mut(),
+                    },
+                );
+            }
+            assert_eq!(ibv_dealloc_pd(*pd), 0);
+            assert_eq!(ibv_close_device(*context), 0);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The other process: this program once more, which plays a role and hears of it by its input.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
+
+use crate::node::{Card, LIMIT, Node, PATIENT, Request, SIZE};
+use crate::traffic::Traffic;
+
+/// Bytes of the messages that are [received](Role::Receives).
+pub(crate) const MESSAGE: usize = 4096;
+
+/// What the other process does when it is told to go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Role {
+    Idle,
+    /// Adds so many times to the first words of its own memory, by the processor's instruction.
+    Adds {
+        times: u64,
+    },
+    /// Writes all over the first quarter of its peer's memories until that fails.
+    Writes,
+    /// Receives so many messages by each of its connections, of which there is one for each time that it meets its peer.
+    Receives {
+        times: u64,
+    },
+    /// Answers so many messages, and sleeps until they come.
+    Echoes {
+        times: u64,
+    },
+    /// Everything there is, without end.
+    Traffic {
+        seed: u64,
+    },
+}
+
+const VARIABLE: &str = "SOFTROCE_TEST_ROLE";
+
+impl Role {
+    /// What this process is here for, if it is the other one.
+    pub(crate) fn of_process() -> Option<Self> {
+        let text = env::var(VARIABLE).ok()?;
+        let (name, number) = text.split_once(' ').expect("a role and a number");
+        let number = number.parse().expect("a number");
+        Some(match name {
+            "adds" => Self::Adds { times: number },
+            "writes" => Self::Writes,
+            "echoes" => Self::Echoes { times: number },
+            "receives" => Self::Receives { times: number },
+            "traffic" => Self::Traffic { seed: number },
+            _ => Self::Idle,
+        })
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::Idle => "idle 0".to_owned(),
+            Self::Adds { times } => format!("adds {times}"),
+            Self::Writes => "writes 0".to_owned(),
+            Self::Receives { times } => format!("receives {times}"),
+            Self::Echoes { times } => format!("echoes {times}"),
+            Self::Traffic { seed } => format!("traffic {seed}"),
+        }
+    }
+
+    /// Does what it is told, line by line, until there are no more.
+    pub(crate) fn play(self) {
+        let mut nodes = vec![Node::new()];
+        if let Self::Echoes { .. } = self {
+            nodes[0].timeout = PATIENT;
+        }
+        let mut card = None::<Card>;
+        let say = |line: &str| {
+            // Who does not listen any more has failed.
+            let _ = writeln!(io::stdout(), "{line}");
+            let _ = io::stdout().flush();
+        };
+        for line in io::stdin().lines() {
+            let line = line.expect("its input");
+            match line.split_once(' ') {
+                Some(("meet", theirs)) => {
+                    if card.is_some() {
+                        match self {
+                            Self::Receives { .. } => nodes.push(Node::new()),
+                            _ => nodes[0].renew(),
+                        }
+                    }
+                    let node = nodes.last().expect("one at least");
+                    card = Some(theirs.parse().expect("a card"));
+                    say(&node.card().to_string());
+                    node.connect(card.as_ref().expect("a card"));
+                    if let Self::Receives { times } = self {
+                        for id in 0..times {
+                            node.receive(id, node.memories[0].sge(id as usize * MESSAGE, MESSAGE));
+                        }
+                    }
+                    say("ready");
+                }
+                _ => {
+                    self.act(&nodes, card.as_ref().expect("a peer"));
+                    say("done");
+                }
+            }
+        }
+    }
+
+    fn act(self, nodes: &[Node], peer: &Card) {
+        let node = &nodes[0];
+        match self {
+            Self::Idle => {}
+            Self::Receives { times } => {
+                for node in nodes {
+                    for id in 0..times {
+                        let wc = node.complete();
+                        let status = ibv_wc_status::IBV_WC_SUCCESS;
+                        assert_eq!((wc.status, wc.wr_id), (status, id));
+                        let bytes = node.memories[0].read(id as usize * MESSAGE, MESSAGE);
+                        assert!(bytes == [id as u8; MESSAGE], "message {id}");
+                    }
+                }
+            }
+            Self::Echoes { times } => (0..times).for_each(|_| answer(node)),
+            Self::Adds { times } => {
+                for _ in 0..times {
+                    for memory in &node.memories {
+                        let word = memory.start.cast::<u64>();
+                        // SAFETY: the first word of a mapping.
+                        let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(word) };
+                        word.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                    }
+                }
+            }
+            Self::Writes => {
+                node.memories[0].write(0, &[0x5a; SIZE / 4]);
+                for round in 0_u64.. {
+                    let (address, key) = peer.memories[round as usize % 2];
+                    node.post(&Request {
+                        id: round,
+                        opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+                        sge: node.memories[0].sge(0, (SIZE / 4) >> (round % 12)),
+                        remote: (address, key),
+                        add: 0,
+                    });
+                    if node.complete().status != ibv_wc_status::IBV_WC_SUCCESS {
+                        break;
+                    }
+                }
+            }
+            Self::Traffic { seed } => {
+                let mut traffic = Traffic::new(!seed, peer);
+                traffic.prepare(node);
+                while traffic.go_on(node).is_ok() {}
+            }
+        }
+    }
+}
+
+/// Waits asleep for a message, and sends one.
+fn answer(node: &Node) {
+    node.receive(0, node.memories[0].sge(0, 8));
+    hear(node);
+    node.post(&message(node));
+}
+
+/// Waits asleep for a message.
+pub(crate) fn hear(node: &Node) {
+    loop {
+        let wc = node.complete_asleep();
+        assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS);
+        if wc.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0 {
+            return;
+        }
+    }
+}
+
+/// A short message.
+pub(crate) fn message(node: &Node) -> Request {
+    Request {
+        id: 0,
+        opcode: ibv_wr_opcode::IBV_WR_SEND,
+        sge: node.memories[0].sge(0, 8),
+        remote: (0, 0),
+        add: 0,
+    }
+}
+
+/// The other process.
+pub(crate) struct Peer {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    /// What it said of itself last.
+    pub(crate) card: Card,
+}
+
+impl Peer {
+    pub(crate) fn start(role: Role) -> Self {
+        let mut process = Command::new(env::current_exe().expect("this program"))
+            .env(VARIABLE, role.text())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the other process");
+        let input = process.stdin.take().expect("its input");
+        let output = BufReader::new(process.stdout.take().expect("its output"));
+        Self {
+            process,
+            input,
+            output,
+            card: "0 0 0 0 0 0".parse().expect("a card"),
+        }
+    }
+
+    /// Has the two connected.
+    pub(crate) fn meet(&mut self, node: &Node) {
+        writeln!(self.input, "meet {}", node.card()).expect("it listens");
+        self.card = self.hear().parse().expect("a card");
+        node.connect(&self.card);
+        assert_eq!(self.hear(), "ready");
+    }
+
+    /// Has it act.
+    pub(crate) fn go(&mut self) {
+        writeln!(self.input, "go").expect("it listens");
+    }
+
+    /// Waits until it has acted.
+    pub(crate) fn done(&mut self) {
+        assert_eq!(self.hear(), "done");
+    }
+
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("it speaks");
+        line.trim().to_owned()
+    }
+
+    /// Waits until its first thread waits at a descriptor that is not its input.
+    pub(crate) fn wait_until_asleep(&self) {
+        let call = format!("/proc/{}/syscall", self.process.id());
+        let deadline = Instant::now() + LIMIT;
+        let waits = |call: &str| {
+            let mut words = call.split(' ');
+            words.next() == Some(&libc::SYS_read.to_string()) && words.next() != Some("0x0")
+        };
+        while !fs::read_to_string(&call).is_ok_and(|call| waits(&call)) {
+            assert!(Instant::now() < deadline, "it does not sleep");
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Stops it, wherever it is; then it goes on.
+    pub(crate) fn signal(&self, signal: i32) {
+        // SAFETY: a child that was not waited for has its number.
+        assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
+    }
+
+    /// Kills it, wherever it is.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().expect("it is there");
+        self.process.wait().expect("it ends");
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,156 @@
+//! Requests of all kinds, at random.
+
+use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
+
+use crate::node::{Card, DEPTH, Node, Request, SIZE};
+
+/// Requests under way, and those that are still to come.
+pub(crate) struct Traffic {
+    state: u64,
+    peer: Card,
+    under_way: u32,
+    receives: u32,
+    next: u64,
+    /// A request failed.
+    is_over: bool,
+}
+
+/// Where a peer writes: between guards.
+const BEGIN: usize = 1 << 20;
+const END: usize = 3 << 20;
+
+/// Where receives go, of this length each.
+const ROOM: usize = END;
+const LONGEST: usize = 8192;
+
+/// What guards hold.
+const GUARD: u8 = 0xc3;
+
+/// Bytes of each guard.
+const GUARDS: usize = 4096;
+
+impl Traffic {
+    pub(crate) fn new(seed: u64, peer: &Card) -> Self {
+        Self {
+            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            peer: *peer,
+            under_way: 0,
+            receives: 0,
+            next: 0,
+            is_over: false,
+        }
+    }
+
+    /// Sets guards and posts receives.
+    pub(crate) fn prepare(&mut self, node: &Node) {
+        for memory in &node.memories {
+            for place in [BEGIN - GUARDS, SIZE - GUARDS] {
+                memory.write(place, &[GUARD; GUARDS]);
+            }
+        }
+        for _ in 0..DEPTH / 2 {
+            self.receive(node);
+        }
+    }
+
+    /// Posts something, and takes completions. The status of the first that failed.
+    pub(crate) fn go_on(&mut self, node: &Node) -> Result<(), ibv_wc_status> {
+        while self.under_way < DEPTH / 2 {
+            self.post(node);
+        }
+        while let Some(wc) = node.poll() {
+            if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+                self.is_over = true;
+                // Of one that failed nothing else is said.
+                self.count(wc.wr_id);
+                return Err(wc.status);
+            }
+            self.count(wc.wr_id);
+            if wc.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0 {
+                self.receive(node);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the completions of all that is still under way.
+    pub(crate) fn drain(&mut self, node: &Node) {
+        assert!(self.is_over);
+        while self.under_way + self.receives > 0 {
+            let wc = node.complete();
+            self.count(wc.wr_id);
+        }
+    }
+
+    /// Nobody wrote where nobody may.
+    pub(crate) fn check_guards(&self, node: &Node) {
+        for memory in &node.memories {
+            for place in [BEGIN - GUARDS, SIZE - GUARDS] {
+                assert!(memory.read(place, GUARDS) == [GUARD; GUARDS]);
+            }
+        }
+    }
+
+    fn count(&mut self, id: u64) {
+        if id & RECEIVE == 0 {
+            self.under_way -= 1;
+        } else {
+            self.receives -= 1;
+        }
+    }
+
+    fn receive(&mut self, node: &Node) {
+        let place = ROOM + self.random(32) * LONGEST;
+        let memory = &node.memories[self.random(2)];
+        node.receive(RECEIVE | self.next, memory.sge(place, LONGEST));
+        self.next += 1;
+        self.receives += 1;
+    }
+
+    fn post(&mut self, node: &Node) {
+        use ibv_wr_opcode as O;
+        let opcode = match self.random(8) {
+            0 | 1 => O::IBV_WR_RDMA_WRITE,
+            2 | 3 => O::IBV_WR_RDMA_READ,
+            4 => O::IBV_WR_ATOMIC_FETCH_AND_ADD,
+            5 => O::IBV_WR_RDMA_WRITE_WITH_IMM,
+            _ => O::IBV_WR_SEND,
+        };
+        let length = match (opcode, self.random(3)) {
+            (O::IBV_WR_ATOMIC_FETCH_AND_ADD, _) => 8,
+            (O::IBV_WR_SEND, _) => self.random(LONGEST + 1),
+            (_, 0) => self.random(64),
+            (_, 1) => self.random(8192),
+            _ => self.random(1 << 18),
+        };
+        let (address, key) = self.peer.memories[self.random(2)];
+        let offset = BEGIN + self.random(END - BEGIN - length) / 8 * 8;
+        let memory = self.random(2);
+        let place = if opcode == O::IBV_WR_SEND {
+            (0, 0)
+        } else {
+            (address + offset as u64, key)
+        };
+        node.post(&Request {
+            id: self.next,
+            opcode,
+            // Below the first guard.
+            sge: node.memories[memory].sge(self.random(BEGIN / 2), length),
+            remote: place,
+            add: 1,
+        });
+        self.next += 1;
+        self.under_way += 1;
+    }
+
+    /// A number below `limit`.
+    fn random(&mut self, limit: usize) -> usize {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        (self.state % limit.max(1) as u64) as usize
+    }
+}
+
+/// Set in the numbers of receives.
+const RECEIVE: u64 = 1 << 63;

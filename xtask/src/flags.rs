@@ -59,7 +59,7 @@ xflags::xflags! {
             optional --device-only
             /// Only tests with this in their names.
             optional --filter name: String
-            /// Test on this device alone: `softroce`, `packets` (softroce without its short ways), `rxe`, or the name of one of this machine's.
+            /// Test on this device alone: `softroce`, `packets` (softroce without its short ways), `shared` (softroce as between processes), `rxe`, or the name of one of this machine's.
             optional --device name: String
         }
         /// Run the benchmarks, on this machine's RDMA device, or else on softroce, which is judged by

@@ -14,6 +14,8 @@ pub(crate) enum Target {
     Softroce,
     /// The same, but messages within the process go by packets, too.
     Packets,
+    /// The same, but they go as between processes of the host.
+    Shared,
     /// The kernel's Soft-RoCE, here or in the guest.
     Rxe,
     /// Softroce and the kernel's Soft-RoCE on one wire, in the guest.
@@ -25,8 +27,8 @@ pub(crate) enum Target {
 /// The package of softroce.
 const SOFTROCE: &str = "ibverbs-sys/softroce";
 
-/// What runs by packets, too: of each package these, which ask for every message and every way that it can end.
-const BY_PACKETS: [(&str, &str); 3] = [
+/// What runs by all ways: of each package these, which ask for every message and every way that it can end.
+const BY_ALL_WAYS: [(&str, &str); 3] = [
     ("ibverbs-sys", "conformance"),
     (SOFTROCE, "direct"),
     ("rdma-core", "random_rounds"),
@@ -40,12 +42,19 @@ const COMPILE_FAIL: &str = "compile_fail";
 
 impl Target {
     /// Those to test: the one that is wished for, on the command line or by `RDMA_DEVICE`; else
-    /// softroce in both its ways and the kernel's Soft-RoCE.
+    /// softroce in all its ways and the kernel's Soft-RoCE.
     pub(crate) fn chosen(wish: Option<String>) -> Vec<Self> {
         match wish.or_else(by_environment) {
             Some(name) if name == "packets" => vec![Self::Packets],
+            Some(name) if name == "shared" => vec![Self::Shared],
             Some(name) => vec![Self::named(name)],
-            None => vec![Self::Softroce, Self::Packets, Self::Rxe, Self::Wire],
+            None => vec![
+                Self::Softroce,
+                Self::Packets,
+                Self::Shared,
+                Self::Rxe,
+                Self::Wire,
+            ],
         }
     }
 
@@ -71,7 +80,7 @@ impl Target {
         let interop = package == SOFTROCE && test == INTEROP;
         match self {
             Self::Softroce => !interop,
-            Self::Packets => BY_PACKETS.contains(&(package, test)),
+            Self::Packets | Self::Shared => BY_ALL_WAYS.contains(&(package, test)),
             Self::Rxe => package != SOFTROCE && test != COMPILE_FAIL,
             Self::Named(_) => package != SOFTROCE,
             Self::Wire => interop,
@@ -82,7 +91,7 @@ impl Target {
     pub(crate) fn requirements(&self) -> Option<Requirements> {
         let usual = Requirements::default();
         match self {
-            Self::Softroce | Self::Packets => None,
+            Self::Softroce | Self::Packets | Self::Shared => None,
             Self::Rxe => Some(usual),
             Self::Wire => Some(Requirements {
                 guest: true,
@@ -100,10 +109,17 @@ impl Target {
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
         match self {
             Self::Softroce => vec![(environment::DEVICE.into(), environment::SOFTROCE.into())],
-            Self::Packets => vec![
-                (environment::DEVICE.into(), environment::SOFTROCE.into()),
-                (environment::PATH_OF_SOFTROCE.into(), "udp".into()),
-            ],
+            Self::Packets | Self::Shared => {
+                let way = if *self == Self::Shared {
+                    "shared"
+                } else {
+                    "udp"
+                };
+                vec![
+                    (environment::DEVICE.into(), environment::SOFTROCE.into()),
+                    (environment::PATH_OF_SOFTROCE.into(), way.into()),
+                ]
+            }
             Self::Wire => vec![("INTEROP".into(), "required".into())],
             Self::Rxe | Self::Named(_) => Vec::new(),
         }
@@ -120,6 +136,7 @@ impl fmt::Display for Target {
         match self {
             Self::Softroce => f.write_str("softroce"),
             Self::Packets => f.write_str("softroce by packets"),
+            Self::Shared => f.write_str("softroce by shared memory"),
             Self::Rxe => f.write_str("rxe"),
             Self::Wire => f.write_str("softroce and rxe"),
             Self::Named(name) => f.write_str(name),
@@ -137,6 +154,7 @@ mod tests {
         assert_eq!(chosen("softroce"), [Target::Softroce]);
         assert_eq!(chosen("softroce0"), [Target::Softroce]);
         assert_eq!(chosen("packets"), [Target::Packets]);
+        assert_eq!(chosen("shared"), [Target::Shared]);
         assert_eq!(chosen("rxe"), [Target::Rxe]);
         assert_eq!(chosen("mlx5_0"), [Target::Named("mlx5_0".into())]);
     }

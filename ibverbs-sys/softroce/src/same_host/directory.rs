@@ -275,9 +275,10 @@ impl Directory {
                 self.changed.notify_all();
             }
         }
-        let (alive, dead): (Vec<_>, Vec<_>) =
-            (state.links.drain(..)).partition(|link| link.check());
-        state.links = alive;
+        // What a peer has said before its end is heard first, as it is of one that is on a network.
+        let (present, dead): (Vec<_>, Vec<_>) =
+            (state.links.drain(..)).partition(|link| link.check() || link.may_have_messages());
+        state.links = present;
         if !dead.is_empty() {
             let is_dead = |known: &Known| matches!(known, Known::Linked(link) if link.is_dead());
             state.known.retain(|_, known| !is_dead(known));

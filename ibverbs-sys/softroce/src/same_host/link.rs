@@ -66,6 +66,8 @@ struct Inbound {
     receiver: Receiver,
     /// Where a message is copied to that is longer than a slot.
     bytes: Box<[u8]>,
+    /// What the peer wrote makes no sense: there is nothing more to be received.
+    is_broken: bool,
 }
 
 /// What of a [`Side`] all threads use at once.
@@ -130,6 +132,7 @@ impl Link {
             inbound: Mutex::new(Inbound {
                 receiver,
                 bytes: vec![0; LONGEST].into(),
+                is_broken: false,
             }),
             backlog: Backlog::default(),
             owes_waking: AtomicBool::new(false),
@@ -273,9 +276,13 @@ impl Link {
         mut take: impl FnMut(u16, u32, &[u8]),
     ) -> Option<usize> {
         let mut inbound = self.inbound.try_lock()?;
-        let Inbound { receiver, bytes } = &mut *inbound;
+        let Inbound {
+            receiver,
+            bytes,
+            is_broken,
+        } = &mut *inbound;
         let mut count = 0;
-        while count < limit {
+        while count < limit && !*is_broken {
             let popped = receiver.pop(|message| {
                 let (word, length) = ((message.words[0] >> 32) as u32, message.words[0] as u32);
                 let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -299,8 +306,8 @@ impl Link {
                 Ok(Some(Ok(()))) => count += 1,
                 Ok(None) => break,
                 Ok(Some(Err(Broken))) | Err(Broken) => {
+                    *is_broken = true;
                     self.end();
-                    break;
                 }
             }
         }
@@ -317,9 +324,9 @@ impl Link {
     }
 
     /// Whether there is a message, or another thread takes them and may have looked before there was one.
-    fn may_have_messages(&self) -> bool {
+    pub(super) fn may_have_messages(&self) -> bool {
         let inbound = self.inbound.try_lock();
-        inbound.is_none_or(|inbound| !inbound.receiver.is_empty())
+        inbound.is_none_or(|inbound| !inbound.is_broken && !inbound.receiver.is_empty())
     }
 
     /// Somebody of the process is about to sleep; afterwards he has to look whether there is something.

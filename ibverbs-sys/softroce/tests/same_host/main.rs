@@ -45,6 +45,10 @@ fn main() {
             atomics_count_from_both_sides,
         ),
         trial(
+            "what_a_peer_said_before_it_went_is_heard",
+            what_a_peer_said_before_it_went_is_heard,
+        ),
+        trial(
             "what_finds_no_room_waits_and_is_not_lost",
             what_finds_no_room_waits_and_is_not_lost,
         ),
@@ -215,6 +219,21 @@ fn atomics_count_from_both_sides() {
 }
 
 /// A peer is stopped for a moment, while more goes to it than there is room for.
+/// The last acknowledgement of one that ends at once, while nobody here is awake to hear it.
+fn what_a_peer_said_before_it_went_is_heard() {
+    for _ in 0..10 {
+        let (node, mut peer) = connected(Role::Leaves);
+        assert_eq!(node.way(), Some(Way::Shared));
+        peer.go();
+        node.post(&message(&node));
+        peer.leave();
+        // The engine hears of its end.
+        thread::sleep(Duration::from_millis(20));
+        let wc = node.complete();
+        assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS);
+    }
+}
+
 fn what_finds_no_room_waits_and_is_not_lost() {
     const EACH: u64 = 24;
     let mut peer = Peer::start(Role::Receives { times: EACH });

@@ -27,6 +27,8 @@ pub(crate) enum Role {
     Receives {
         times: u64,
     },
+    /// Receives a message, destroys what it has, and ends.
+    Leaves,
     /// Answers so many messages, and sleeps until they come.
     Echoes {
         times: u64,
@@ -48,6 +50,7 @@ impl Role {
         Some(match name {
             "adds" => Self::Adds { times: number },
             "writes" => Self::Writes,
+            "leaves" => Self::Leaves,
             "echoes" => Self::Echoes { times: number },
             "receives" => Self::Receives { times: number },
             "traffic" => Self::Traffic { seed: number },
@@ -60,6 +63,7 @@ impl Role {
             Self::Idle => "idle 0".to_owned(),
             Self::Adds { times } => format!("adds {times}"),
             Self::Writes => "writes 0".to_owned(),
+            Self::Leaves => "leaves 0".to_owned(),
             Self::Receives { times } => format!("receives {times}"),
             Self::Echoes { times } => format!("echoes {times}"),
             Self::Traffic { seed } => format!("traffic {seed}"),
@@ -97,10 +101,16 @@ impl Role {
                             node.receive(id, node.memories[0].sge(id as usize * MESSAGE, MESSAGE));
                         }
                     }
+                    if let Self::Leaves = self {
+                        node.receive(0, node.memories[0].sge(0, 8));
+                    }
                     say("ready");
                 }
                 _ => {
                     self.act(&nodes, card.as_ref().expect("a peer"));
+                    if let Self::Leaves = self {
+                        return;
+                    }
                     say("done");
                 }
             }
@@ -122,6 +132,7 @@ impl Role {
                     }
                 }
             }
+            Self::Leaves => assert_eq!(node.complete().status, ibv_wc_status::IBV_WC_SUCCESS),
             Self::Echoes { times } => (0..times).for_each(|_| answer(node)),
             Self::Adds { times } => {
                 for _ in 0..times {
@@ -256,6 +267,11 @@ impl Peer {
     pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: a child that was not waited for has its number.
         assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn leave(&mut self) {
+        assert!(self.process.wait().expect("it ends").success());
     }
 
     /// Kills it, wherever it is.

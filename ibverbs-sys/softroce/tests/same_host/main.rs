@@ -290,7 +290,10 @@ fn what_finds_no_room_waits_and_is_not_lost() {
     }
     peer.done();
     assert_eq!(counts(), before, "{again:?}, discarded");
-    assert_eq!(count("port_xmit_packets") - packets, all, "each went once");
+    // Who hears nothing for a while asks with a packet, up to three times.
+    let (sent, probes) = (count("port_xmit_packets") - packets, 3 * nodes.len() as u64);
+    let once = all..=all + probes;
+    assert!(once.contains(&sent), "{sent} packets of {all}");
 }
 
 /// Nobody can tell a peer that is stopped in the middle of a copy not to finish it.

@@ -262,8 +262,8 @@ fn what_finds_no_room_waits_and_is_not_lost() {
             .map(|name| count(name))
             .collect::<Vec<_>>()
     };
+    peer.stop();
     let (before, packets) = (counts(), count("port_xmit_packets"));
-    peer.signal(libc::SIGSTOP);
     for id in 0..EACH {
         for node in &nodes {
             let at = id as usize * MESSAGE;

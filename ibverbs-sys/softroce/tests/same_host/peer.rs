@@ -269,6 +269,24 @@ impl Peer {
         assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
     }
 
+    /// Stops it, and waits until all of its threads have stopped.
+    pub(crate) fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let deadline = Instant::now() + LIMIT;
+        let has_stopped = || {
+            let mut status = 0;
+            let options = libc::WUNTRACED | libc::WNOHANG;
+            // SAFETY: a child that was not waited for has its number, and there is room for the answer.
+            let who = unsafe { libc::waitpid(self.process.id() as i32, &raw mut status, options) };
+            assert!(who == 0 || libc::WIFSTOPPED(status), "it is there");
+            who != 0
+        };
+        while !has_stopped() {
+            assert!(Instant::now() < deadline, "it does not stop");
+            thread::sleep(Duration::from_micros(100));
+        }
+    }
+
     /// Waits until it has ended by itself.
     pub(crate) fn leave(&mut self) {
         assert!(self.process.wait().expect("it ends").success());

@@ -93,6 +93,8 @@ struct State {
     known: HashMap<SocketAddr, Known>,
     links: Vec<Arc<Link>>,
     guests: Vec<Guest>,
+    /// One that has ended is still a link, for what it has said before.
+    has_legacy: bool,
     /// How often a link came or went.
     changes: u64,
 }
@@ -261,8 +263,11 @@ impl Directory {
                 .filter(|link| link.owes_waking());
             owing.for_each(|link| link.flush());
         }
-        if is_silent && self.state.lock().guests.is_empty() {
-            return false;
+        if is_silent {
+            let state = self.state.lock();
+            if state.guests.is_empty() && !state.has_legacy {
+                return false;
+            }
         }
         self.let_in();
         let mut state = self.state.lock();
@@ -279,6 +284,11 @@ impl Directory {
         let (present, dead): (Vec<_>, Vec<_>) =
             (state.links.drain(..)).partition(|link| link.check() || link.may_have_messages());
         state.links = present;
+        state.has_legacy = state.links.iter().any(|link| link.is_dead());
+        if state.has_legacy {
+            // Of an end nobody is told twice.
+            self.ring();
+        }
         if !dead.is_empty() {
             let is_dead = |known: &Known| matches!(known, Known::Linked(link) if link.is_dead());
             state.known.retain(|_, known| !is_dead(known));

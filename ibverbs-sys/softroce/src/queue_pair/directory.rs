@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,13 +17,32 @@ use crate::limits::MAX_QP;
 pub struct Directory<T = QueuePair> {
     slot: u32,
     next: AtomicU32,
-    queue_pairs: RwLock<HashMap<u32, Arc<T>>>,
+    queue_pairs: RwLock<HashMap<u32, Arc<T>, BuildHasherDefault<Spread>>>,
 }
 
 /// There are as many queue pairs as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there are no more queue pairs")]
 pub struct Exhausted;
+
+/// Spreads numbers over a table. They are given out here, so nobody can choose them to be alike.
+#[derive(Debug, Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        // Fibonacci hashing: 2^64 divided by the golden ratio.
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 /// Bits below the slot.
 const NUMBER_BITS: u32 = 20;

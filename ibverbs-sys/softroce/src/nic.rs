@@ -21,9 +21,9 @@ use crate::config::{Config, Scheduled};
 use crate::counters::Counters;
 use crate::engine::{self, Alarm, Engine, Look, Sleeper, Timers};
 use crate::fault::Faults;
-use crate::net::{self, Endpoints, Inbox, Network};
+use crate::net::{self, Delivery, Endpoints, Inbox, Network};
 use crate::path::Way;
-use crate::proto::{Arrival, Counter, Mtu, Path, Step, Time};
+use crate::proto::{Arrival, Brief, Counter, Mtu, Path, Prospect, Step, Time};
 use crate::queue_pair::{self, Neighbour, QueuePair, Sender};
 use crate::same_host::{self, Link, Neighbourhood, Publication};
 use crate::wire::Packet;
@@ -61,20 +61,28 @@ pub(crate) struct Nic {
     receiver: Mutex<Receiver>,
     /// The engine wanted to receive while another thread did.
     refused: AtomicBool,
+    /// Answers are left to a later look.
+    owes_answers: AtomicBool,
     /// Looks that found packets since timers are due.
     backlog: AtomicU32,
     /// When a program polled last; 0: never.
     polled: AtomicU64,
+    /// How often a program polled.
+    polls: AtomicU32,
     engine: OnceLock<Engine>,
 }
 
 /// What the one thread that receives has in hand.
 struct Receiver {
     inbox: Inbox,
-    /// The queue pairs that got packets of this batch.
+    /// The queue pairs that got packets of this batch, or of one before and have not answered yet.
     touched: Vec<Arc<QueuePair>>,
-    /// How often it was looked.
-    passes: u32,
+    /// Briefs since the last answers, and looks at which there were none.
+    unanswered: (u32, u32),
+    /// The peers of the host, as they are known here.
+    neighbours: same_host::Known,
+    /// When the sockets were looked at last, and for how long they are let be while nothing comes.
+    sockets: (Time, Duration),
 }
 
 /// The process's one.
@@ -84,14 +92,21 @@ static NIC: Mutex<Option<Arc<Nic>>> = Mutex::new(None);
 const DEADLINES: u32 = net::DELAY + 1;
 const SCHEDULE: u32 = net::DELAY + 2;
 
-/// Of so many looks at shared memory one is at the sockets, too.
-const PASSES: u32 = 16;
+/// How long who polls lets sockets be by which nothing comes, at most, where memory is shared: to look at one is a system
+/// call, and takes longer than a message through shared memory.
+const CALM: Duration = Duration::from_micros(20);
+
+/// Of so many looks by one who polls all but one are at shared memory only.
+const GLANCES: u32 = 8;
 
 /// How many timers run at a time.
 const TIMERS: usize = 32;
 
 /// Looks that find packets before timers that are due run all the same.
 const BACKLOG: u32 = 256;
+
+/// Briefs, and looks at which there are none, for which acknowledgements wait for what the program has to say.
+const PATIENCE: (u32, u32) = (16, 4);
 
 /// Batches that one who refused the engine fetches in its place.
 const OWED: usize = 4;
@@ -165,11 +180,15 @@ impl Nic {
             receiver: Mutex::new(Receiver {
                 inbox: Inbox::new(),
                 touched: Vec::new(),
-                passes: 0,
+                unanswered: (0, 0),
+                neighbours: same_host::Known::nobody(),
+                sockets: (Time::default(), Duration::ZERO),
             }),
             refused: AtomicBool::new(false),
+            owes_answers: AtomicBool::new(false),
             backlog: AtomicU32::new(0),
             polled: AtomicU64::new(0),
+            polls: AtomicU32::new(0),
             engine: OnceLock::new(),
             network,
         });
@@ -188,6 +207,14 @@ impl Nic {
     /// runs the timers that are due. For one who polls and finds nothing. False: another thread is at it, nothing was
     /// done here.
     pub(crate) fn progress(&self) -> bool {
+        if let Some(neighbourhood) = &self.neighbourhood {
+            // Who polls at the same time counts the same poll.
+            let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+            self.polls.store(polls, Ordering::Relaxed);
+            if !polls.is_multiple_of(GLANCES) && self.glance(neighbourhood) {
+                return true;
+            }
+        }
         let now = self.now();
         self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
         let looked = self.look_after(now, Care::Poll) != Look::Contended;
@@ -208,14 +235,14 @@ impl Nic {
 
     /// Sends what was posted to a queue pair: directly if that can be, else by packets. Small messages to a peer that has
     /// much to answer may wait until it does.
-    pub(crate) fn send(&self, sender: Sender<'_>) {
+    pub(crate) fn send(&self, mut sender: Sender<'_>) {
         let queue_pair = sender.queue_pair();
-        let (step, timeout) = sender.carry();
-        if step == Step::Packets {
-            if !queue_pair.may_wait() {
-                self.transmit(queue_pair);
-            }
-        } else if let Some(timeout) = timeout {
+        if sender.carry() == Step::Packets && !sender.may_wait() {
+            sender.transmit(|| self.now(), &mut self.network.outbox());
+        }
+        let timeout = sender.next_timeout();
+        drop(sender);
+        if let Some(timeout) = timeout {
             self.timers
                 .note(queue_pair.number(), queue_pair.alarm(), timeout);
         }
@@ -297,6 +324,25 @@ impl Nic {
         look
     }
 
+    /// Looks at shared memory, and nothing else. False: that is not enough.
+    fn glance(&self, neighbourhood: &Neighbourhood) -> bool {
+        let Some(mut receiver) = self.receiver.try_lock() else {
+            return false;
+        };
+        neighbourhood.refresh_links(&mut receiver.neighbours);
+        let links = receiver.neighbours.links();
+        if links.is_empty() {
+            return false;
+        }
+        if !receiver.touched.is_empty() || !links.iter().all(|link| link.is_quiet()) {
+            self.receive_shared(&mut receiver, None, Care::Poll);
+        }
+        drop(receiver);
+        // As in `fetch`.
+        fence(Ordering::SeqCst);
+        !self.refused.load(Ordering::Relaxed)
+    }
+
     /// Receives, unless another thread does; and if the engine came meanwhile and was refused, somewhat more: what woke it does
     /// not wake it again. Who polls has other things to do, and the peer may be waiting for just those, so what is still left
     /// then is the engine's.
@@ -330,30 +376,23 @@ impl Nic {
     }
 
     fn receive(&self, receiver: &mut Receiver, now: Time, care: Care) -> usize {
+        let is_quiet = care == Care::Wake;
+        if let Some(neighbourhood) = &self.neighbourhood {
+            neighbourhood.refresh_links(&mut receiver.neighbours);
+        }
+        let shared = self.receive_shared(receiver, Some(now), care);
         let Receiver {
             inbox,
             touched,
-            passes: receiver_passes,
+            neighbours,
+            sockets: (looked, calm),
+            ..
         } = receiver;
-        let is_quiet = care == Care::Wake;
-        let mut resumed = SmallVec::<[u32; 8]>::new();
-        let shared = self.network.receive_shared(
-            |arrival, packet| self.deliver(now, arrival, packet, touched),
-            |queue_pair| resumed.push(queue_pair),
-        );
-        for number in resumed {
-            if let Some(queue_pair) = self.queue_pairs.find(number) {
-                touch(touched, queue_pair);
-            }
-        }
-        // To look at a socket is a system call, and takes longer than a message through shared memory.
-        let passes =
-            shared.is_some_and(|count| count > 0 || !receiver_passes.is_multiple_of(PASSES));
-        *receiver_passes = receiver_passes.wrapping_add(1);
+        let passes = !neighbours.links().is_empty() && (shared > 0 || now - *looked < *calm);
         let received = if passes && care != Care::Engine {
             0
         } else {
-            self.network.receive(inbox, |packets| {
+            let received = self.network.receive(inbox, |packets| {
                 let alone = packets.is_alone();
                 for (arrival, packet) in packets {
                     self.deliver(now, &arrival, &packet, touched);
@@ -362,21 +401,93 @@ impl Nic {
                 if !alone {
                     self.answer(now, touched, is_quiet);
                 }
-            })
+            });
+            if received > 0 {
+                self.answer(now, touched, is_quiet);
+            }
+            *looked = now;
+            *calm = match received {
+                0 => (2 * *calm).clamp(Duration::from_micros(1), CALM),
+                _ => Duration::ZERO,
+            };
+            received
         };
-        self.answer(now, touched, is_quiet);
-        if !is_quiet {
-            self.network.wake_late();
+        shared + received
+    }
+
+    /// Takes what came through shared memory, and has it answered; how much there was. Where the time is not known, it is looked
+    /// for only if something came.
+    fn receive_shared(&self, receiver: &mut Receiver, now: Option<Time>, care: Care) -> usize {
+        let Receiver {
+            touched,
+            neighbours,
+            unanswered: (briefs, looks),
+            ..
+        } = receiver;
+        let is_quiet = care == Care::Wake;
+        let mut present = now;
+        let mut now = || *present.get_or_insert_with(|| self.now());
+        let mut resumed = SmallVec::<[u32; 8]>::new();
+        let mut is_urgent = false;
+        let count = self.network.receive_shared(
+            neighbours.links(),
+            |arrival, delivery| match delivery {
+                Delivery::Packet(packet) => {
+                    is_urgent = true;
+                    self.deliver(now(), arrival, packet, touched);
+                }
+                Delivery::Brief(brief) => {
+                    let prospect = self.deliver_brief(now(), arrival, brief, touched);
+                    is_urgent |= prospect == Prospect::Urgent;
+                }
+            },
+            |queue_pair| resumed.push(queue_pair),
+        );
+        for number in resumed {
+            is_urgent = true;
+            if let Some(queue_pair) = self.queue_pairs.find(number) {
+                touch(touched, queue_pair);
+            }
         }
-        shared.unwrap_or(0) + received
+        if !touched.is_empty() {
+            (*briefs, *looks) = match count as u32 {
+                0 => (*briefs, *looks + 1),
+                count => (*briefs + count, 0),
+            };
+            let is_patient = *briefs < PATIENCE.0 && *looks < PATIENCE.1;
+            if is_urgent || care != Care::Poll || !is_patient || !self.may_answer_later() {
+                (*briefs, *looks) = (0, 0);
+                self.answer(now(), touched, is_quiet);
+            }
+        }
+        if !is_quiet {
+            for link in neighbours.links().iter().filter(|link| link.owes_waking()) {
+                link.flush();
+            }
+        }
+        count
     }
 
     /// Lets queue pairs answer: once for all that came together.
     fn answer(&self, now: Time, touched: &mut Vec<Arc<QueuePair>>, is_quiet: bool) {
+        if self.owes_answers.load(Ordering::Relaxed) {
+            self.owes_answers.store(false, Ordering::Relaxed);
+        }
         for queue_pair in touched.drain(..) {
             let mut outbox = self.network.outbox().quiet(is_quiet);
             self.transmit_by(&queue_pair, now, &mut outbox);
         }
+    }
+
+    /// Whether acknowledgements may be left to a later look: one who polls for a message and gets it looks at it at once, and
+    /// what he has to say himself often follows, with which they go. If he does not look again, the engine does.
+    fn may_answer_later(&self) -> bool {
+        if !self.owes_answers.load(Ordering::Relaxed) {
+            self.owes_answers.store(true, Ordering::Relaxed);
+            // The engine says that it is not away, and then looks whether answers are owed.
+            fence(Ordering::SeqCst);
+        }
+        self.engine.get().is_some_and(Engine::is_away)
     }
 
     /// Hands a packet to the queue pair that it is for, or to all of the group.
@@ -407,13 +518,34 @@ impl Nic {
         }
     }
 
+    fn deliver_brief(
+        &self,
+        now: Time,
+        arrival: &Arrival,
+        brief: &Brief,
+        touched: &mut Vec<Arc<QueuePair>>,
+    ) -> Prospect {
+        let number = brief.destination;
+        if let Some(last) = touched.last().filter(|last| last.number() == number) {
+            last.receive_brief(now, arrival, brief)
+        } else if let Some(found) = self.queue_pairs.find(number) {
+            let prospect = found.receive_brief(now, arrival, brief);
+            if prospect != Prospect::Nothing {
+                touch(touched, found);
+            }
+            prospect
+        } else {
+            self.counters.count(Counter::Unaddressed, 1);
+            Prospect::Nothing
+        }
+    }
+
     fn transmit_at(&self, queue_pair: &QueuePair, now: Time) {
         self.transmit_by(queue_pair, now, &mut self.network.outbox());
     }
 
     fn transmit_by(&self, queue_pair: &QueuePair, now: Time, outbox: &mut net::Outbox<'_>) {
-        queue_pair.transmit(now, outbox);
-        if let Some(timeout) = queue_pair.next_timeout() {
+        if let Some(timeout) = queue_pair.transmit(now, outbox) {
             self.timers
                 .note(queue_pair.number(), queue_pair.alarm(), timeout);
         }
@@ -556,6 +688,7 @@ impl engine::Device for Nic {
 
     fn fall_asleep(&self) -> bool {
         (self.neighbourhood.as_ref()).is_none_or(|neighbourhood| neighbourhood.fall_asleep())
+            && !self.owes_answers.load(Ordering::SeqCst)
     }
 
     fn wake_up(&self) {
@@ -636,6 +769,10 @@ impl queue_pair::Outgoing for net::Outbox<'_> {
 
     fn flush(&mut self) {
         self.flush();
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.is_quiet()
     }
 
     fn through(&mut self, link: &Arc<Link>, target: &same_host::Target) {

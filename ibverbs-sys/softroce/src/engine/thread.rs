@@ -123,9 +123,8 @@ impl Engine {
         self.shared.rounds.load(Ordering::SeqCst)
     }
 
-    /// Whether it leaves the sockets to others.
-    #[cfg(test)]
-    pub(super) fn is_away(&self) -> bool {
+    /// Whether it leaves the sockets to others, and looks at intervals whether they are there.
+    pub(crate) fn is_away(&self) -> bool {
         self.shared.away.load(Ordering::SeqCst)
     }
 }

@@ -55,7 +55,8 @@ impl Timers {
 
     /// The present.
     pub(crate) fn now(&self) -> Time {
-        Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(NEVER - 1))
+        let elapsed = self.origin.elapsed();
+        Time::from_nanos(elapsed.as_secs() * 1_000_000_000 + u64::from(elapsed.subsec_nanos()))
     }
 
     /// When the first one is due.

@@ -27,6 +27,6 @@ mod tests;
 mod tunnel;
 
 pub(crate) use inbox::Inbox;
-pub(crate) use network::{DELAY, Endpoints, Network};
+pub(crate) use network::{DELAY, Delivery, Endpoints, Network, tag_of};
 pub(crate) use outbox::Outbox;
 pub(crate) use socket::Socket;

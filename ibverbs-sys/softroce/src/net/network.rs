@@ -19,8 +19,8 @@ use crate::config::{Config, Segmentation};
 use crate::counters::Counters;
 use crate::engine::Timers;
 use crate::fault::Faults;
-use crate::proto::{Arrival, Counter, Mtu, Path, Time};
-use crate::same_host::{Link, Neighbourhood};
+use crate::proto::{Arrival, Brief, Counter, Mtu, Path, Time};
+use crate::same_host::{Link, Neighbourhood, Said};
 use crate::wire::Packet;
 use crate::wire::ip::Headers;
 
@@ -42,12 +42,20 @@ const TUNNEL: usize = 20 + 8;
 
 /// What a message in shared memory says of itself: the places of GIDs in the tables of the two processes. None: they do
 /// not fit.
-pub(super) fn tag_of(from: usize, to: usize) -> Option<u16> {
+/// What a packet through shared memory says of where it is from and for: the GIDs by their indices.
+pub(crate) fn tag_of(from: usize, to: usize) -> Option<u16> {
     (from < 16 && to < 16).then_some(0x100 | (from as u16) << 4 | to as u16)
 }
 
 fn gids_of(tag: u16) -> (usize, usize) {
     (usize::from(tag >> 4 & 0xf), usize::from(tag & 0xf))
+}
+
+/// What came through shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Delivery<'a> {
+    Packet(Packet<'a>),
+    Brief(&'a Brief),
 }
 
 /// A GID of the port.
@@ -313,57 +321,59 @@ impl Network {
         neighbourhood.link(self.address(path, queue_pair)?)
     }
 
-    /// Takes packets that came through shared memory, and hands them on; how many there were. None: no memory is shared.
+    /// Takes packets that came through shared memory, and hands them on; how many there were.
     /// Names queue pairs that waited for room there, and have some now.
     pub(crate) fn receive_shared(
         &self,
-        mut deliver: impl FnMut(&Arrival, &Packet<'_>),
+        links: &[Arc<Link>],
+        mut deliver: impl FnMut(&Arrival, &Delivery<'_>),
         mut go_on: impl FnMut(u32),
-    ) -> Option<usize> {
-        let links = self.neighbourhood.get()?.links()?;
+    ) -> usize {
         let mut count = 0;
-        for link in links.iter() {
-            let received = link.receive(LETTERS, |tag, _, bytes| {
-                match self.admit_shared(link, tag, bytes) {
-                    Ok((arrival, packet)) => {
-                        self.counters.count(Counter::ReceivedPackets, 1);
-                        self.counters
-                            .count(Counter::ReceivedBytes, bytes.len() as u64);
-                        deliver(&arrival, &packet);
+        for link in links {
+            let (mut packets, mut bytes) = (0, 0);
+            let received = link.receive(LETTERS, |tag, said| {
+                match self.admit_shared(link, tag, said) {
+                    Ok((arrival, delivery)) => {
+                        packets += 1;
+                        bytes += match said {
+                            Said::Packet(bytes) => bytes.len(),
+                            Said::Brief(brief) => brief.bytes(),
+                        } as u64;
+                        deliver(&arrival, &delivery);
                     }
                     Err(Some(reason)) => self.counters.count(reason, 1),
                     Err(None) => {}
                 }
             });
+            if packets > 0 {
+                self.counters.count(Counter::ReceivedPackets, packets);
+                self.counters.count(Counter::ReceivedBytes, bytes);
+            }
             count += received.unwrap_or(0);
             link.resume(&mut go_on);
         }
-        Some(count)
-    }
-
-    /// Wakes those who were to be woken later.
-    pub(crate) fn wake_late(&self) {
-        let links = self.neighbourhood.get().and_then(|all| all.links());
-        for link in links.iter().flat_map(|links| links.iter()) {
-            if link.owes_waking() {
-                link.flush();
-            }
-        }
+        count
     }
 
     fn admit_shared<'a>(
         &self,
         link: &Link,
         tag: u16,
-        bytes: &'a [u8],
-    ) -> Result<(Arrival, Packet<'a>), Option<Counter>> {
+        said: Said<'a>,
+    ) -> Result<(Arrival, Delivery<'a>), Option<Counter>> {
         if !self.faults.link_is_up() {
             return Err(None);
         }
         let (from, to) = gids_of(tag);
         let source = *link.gids().get(from).ok_or(Counter::Malformed)?;
         let destination = *self.addresses.get(to).ok_or(Counter::Malformed)?;
-        let packet = Packet::parse(bytes).map_err(|_| Counter::Malformed)?;
+        let delivery = match said {
+            Said::Packet(bytes) => {
+                Delivery::Packet(Packet::parse(bytes).map_err(|_| Counter::Malformed)?)
+            }
+            Said::Brief(brief) => Delivery::Brief(brief),
+        };
         let arrival = Arrival {
             local: to as u8,
             source,
@@ -371,7 +381,7 @@ impl Network {
             // Of connections nobody looks at it.
             route: [0; 40],
         };
-        Ok((arrival, packet))
+        Ok((arrival, delivery))
     }
 
     /// Whether packets are written to a file.
@@ -388,8 +398,11 @@ impl Network {
 
     /// A box to put packets into that are to be sent.
     pub(crate) fn outbox(&self) -> Outbox<'_> {
-        let batch = self.pool.lock().pop().unwrap_or_default();
-        Outbox::new(self, batch)
+        Outbox::new(self)
+    }
+
+    pub(super) fn batch(&self) -> Batch {
+        self.pool.lock().pop().unwrap_or_default()
     }
 
     pub(super) fn recycle(&self, batch: Batch) {

@@ -16,7 +16,7 @@ use super::socket::{BATCH, Burst, Socket};
 use super::tunnel;
 use crate::config::Segmentation;
 use crate::proto::{Counter, Path};
-use crate::same_host::{Failure, Link, Target};
+use crate::same_host::{Failure, Kept, Link, Target};
 use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
@@ -101,10 +101,10 @@ pub(super) struct Shipment {
 }
 
 impl<'a> Outbox<'a> {
-    pub(super) fn new(network: &'a Network, batch: Batch) -> Self {
+    pub(super) fn new(network: &'a Network) -> Self {
         Self {
             network,
-            batch,
+            batch: Batch::default(),
             shared: None,
             is_quiet: false,
         }
@@ -116,6 +116,11 @@ impl<'a> Outbox<'a> {
         self
     }
 
+    /// Whether who shares memory is woken later.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.is_quiet
+    }
+
     /// Puts in the packet that `write` appends, from BTH to pad, and says the way of; whether there was one.
     ///
     /// A packet that has no way is discarded and counted, as is one that the system does not take: the transport is
@@ -125,6 +130,7 @@ impl<'a> Outbox<'a> {
         if shared.is_some_and(|shared| !shared.link.may_send(shared.queue_pair)) {
             return false;
         }
+        self.open();
         let begin = self.batch.bytes.len();
         let transport = begin + tunnel::OVERHEAD;
         // Room for a tunnel's headers, whether there is one is not known before the packet is written.
@@ -159,6 +165,10 @@ impl<'a> Outbox<'a> {
             }
         }
         let Self { network, batch, .. } = self;
+        if batch.packets.is_empty() {
+            batch.bytes.clear();
+            return;
+        }
         let mut runs: SmallVec<[Range<usize>; BATCH]> = SmallVec::new();
         let mut begin = 0;
         while let Some(first) = batch.packets.get(begin) {
@@ -190,13 +200,23 @@ impl<'a> Outbox<'a> {
         });
     }
 
+    /// Has a buffer, from the first packet on.
+    fn open(&mut self) {
+        if self.batch.bytes.capacity() == 0 {
+            self.batch = self.network.batch();
+        }
+    }
+
     /// Sends the bytes from `begin` on through shared memory. None: there is none.
     fn share(&mut self, begin: usize) -> Option<()> {
         let shared = self.shared.as_mut()?;
         let written = self.batch.bytes.get(begin..)?;
-        match shared.link.send(shared.tag, 0, written) {
+        match shared.link.send(shared.tag, written) {
             Ok(()) => shared.has_sent = true,
-            Err(Failure::Full) => shared.link.keep(shared.tag, written),
+            Err(Failure::Full) => {
+                let kept = Kept::Packet(written.into());
+                shared.link.keep(shared.tag, kept);
+            }
             Err(Failure::Dead) => return None,
         }
         let counters = &self.network.counters;
@@ -311,6 +331,7 @@ impl<'a> Outbox<'a> {
 
     /// Puts in a packet that was held back.
     pub(super) fn put(&mut self, packet: Packet) {
+        self.open();
         let begin = self.batch.bytes.len();
         if packet.tunnelled {
             packet.headers.emit(&mut self.batch.bytes);
@@ -333,7 +354,9 @@ impl<'a> Outbox<'a> {
 impl Drop for Outbox<'_> {
     fn drop(&mut self) {
         self.flush();
-        self.network.recycle(std::mem::take(&mut self.batch));
+        if self.batch.bytes.capacity() > 0 {
+            self.network.recycle(std::mem::take(&mut self.batch));
+        }
     }
 }
 

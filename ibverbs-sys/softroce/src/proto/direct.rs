@@ -135,6 +135,12 @@ impl QueuePair {
         own.service == other.service && connected && own.shares_partition(other)
     }
 
+    /// Whether what goes next is a message, which takes a receive at the other side.
+    pub fn next_is_send(&self) -> bool {
+        let next = self.requester.next_request();
+        next.is_some_and(|next| matches!(next.operation, SendOperation::Send { .. }))
+    }
+
     /// The request of which something goes next.
     pub fn next_request(&self) -> Option<&SendRequest> {
         self.requester.next_request()

@@ -11,12 +11,15 @@
 //!    time ──>└───────────┘ ──> next_timeout
 //! ```
 //!
+//! To a peer with which memory is shared short messages go as a [`Brief`], which is a packet without headers.
+//!
 //! Where a queue pair's peer is at hand there is a shorter way than packets: [`QueuePair::poll_direct`] hands a
 //! part of a message, or all of it, to a [`Peer`], and has the answer when that returns. Both ways keep the same
 //! sequence numbers, so they can follow each other within a message.
 #![forbid(unsafe_code)]
 
 mod attributes;
+pub(crate) mod brief;
 mod datagram;
 mod direct;
 mod endpoint;
@@ -34,6 +37,7 @@ mod time;
 mod timer;
 
 pub use attributes::{AccessFlags, Attributes, Mtu, Service, State};
+pub use brief::{Brief, Prospect, Short};
 pub use direct::{Answer, Misplaced, Part, Peer, Place, Step};
 pub use host::{Counter, Event, Host, LocalFault, Memory, RemoteFault};
 pub use path::{Arrival, Path};

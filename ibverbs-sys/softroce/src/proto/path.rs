@@ -28,3 +28,11 @@ pub struct Arrival {
     /// 20 bytes of which nothing is said and then the header (IBTA annex A17.4.5.1).
     pub route: [u8; 40],
 }
+
+impl Arrival {
+    /// Whether it came the way that a connection has, from its peer.
+    #[inline]
+    pub(crate) fn is_of(&self, path: Option<&Path>) -> bool {
+        path.is_some_and(|path| path.destination == self.source && path.source == self.local)
+    }
+}

@@ -178,16 +178,12 @@ impl QueuePair {
         packet: &Packet<'_>,
         host: &mut impl Host,
     ) {
-        if matches!(
-            self.endpoint.state,
-            State::Reset | State::Init | State::Error
-        ) || !self.endpoint.is_addressed(packet)
-        {
+        if !self.endpoint.is_addressed(packet) {
             host.count(Counter::Unaddressed, 1);
             return;
         }
-        if !self.endpoint.is_of_partition(packet) {
-            host.count(Counter::ReceiveDropped, 1);
+        let bth = &packet.header.bth;
+        if !self.takes(self.endpoint.number, bth.partition_key, host) {
             return;
         }
         let opcode = packet.header.bth.opcode;
@@ -233,6 +229,23 @@ impl QueuePair {
             self.responder.abort(status, host);
             self.fall(host);
         }
+    }
+
+    /// Whether it takes what is for this number, of this partition. If not, that is counted.
+    pub(super) fn takes(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
+        let is_closed = matches!(
+            self.endpoint.state,
+            State::Reset | State::Init | State::Error
+        );
+        if is_closed || destination != self.endpoint.number {
+            host.count(Counter::Unaddressed, 1);
+            return false;
+        }
+        let is_of_partition = self.endpoint.is_of_partition(partition_key);
+        if !is_of_partition {
+            host.count(Counter::ReceiveDropped, 1);
+        }
+        is_of_partition
     }
 
     /// Appends the next packet to `out`, from the BTH to the pad, without the ICRC: answers first, then what
@@ -309,7 +322,7 @@ impl QueuePair {
     }
 
     /// Ends if a request of the peer asked for it.
-    fn end_if_due(&mut self, host: &mut impl Host) -> bool {
+    pub(super) fn end_if_due(&mut self, host: &mut impl Host) -> bool {
         let Some(end) = self.responder.due_end() else {
             return false;
         };

@@ -85,6 +85,11 @@ pub(crate) trait Outgoing {
     /// Sends what was taken, in that order.
     fn flush(&mut self);
 
+    /// Whether who shares memory is woken later.
+    fn is_quiet(&self) -> bool {
+        false
+    }
+
     /// What is pushed from now on goes to this process through shared memory.
     fn through(&mut self, link: &Arc<Link>, target: &Target) {
         let _ = (link, target);

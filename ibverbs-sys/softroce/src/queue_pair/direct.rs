@@ -51,6 +51,9 @@ impl QueuePair {
             let is_direct =
                 mine.partner.is_none() && self.device().is_direct() && has_direct(self.service());
             let Some(link) = is_direct.then(|| self.link(mine)).flatten() else {
+                if mine.transport.next_is_send() {
+                    return Step::Packets;
+                }
                 match self.carry_away(mine) {
                     Step::Moved => {
                         MutexGuard::bump(mine);

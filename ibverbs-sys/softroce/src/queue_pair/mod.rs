@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod brief;
 mod create;
 mod device;
 mod direct;

@@ -277,11 +277,8 @@ impl QueuePair {
         let mut inner = self.inner.lock();
         let connected = self.rules.service != Service::UnreliableDatagram;
         self.with(&mut inner, |transport, host| {
-            let from_peer = transport.attributes().path.is_some_and(|path| {
-                path.destination == arrival.source && path.source == arrival.local
-            });
             // IBTA 9.6.1.4: a connection takes packets of its own path alone.
-            if connected && !from_peer {
+            if connected && !arrival.is_of(transport.attributes().path.as_ref()) {
                 host.count(Counter::Unaddressed, 1);
                 return;
             }
@@ -290,21 +287,30 @@ impl QueuePair {
     }
 
     /// Moves what can go directly, and hands over all packets that may go now. They are on their way before the queue
-    /// pair's lock is open again: those of the next thread do not overtake them.
-    pub(crate) fn transmit(&self, now: Time, outgoing: &mut impl Outgoing) {
+    /// pair's lock is open again: those of the next thread do not overtake them. When there is something to do by itself.
+    pub(crate) fn transmit(&self, now: Time, outgoing: &mut impl Outgoing) -> Option<Time> {
         let mut inner = self.inner.lock();
         self.carry(&mut inner);
-        self.choose_way(&mut inner, outgoing);
-        self.with(&mut inner, |transport, host| {
+        self.transmit_packets(&mut inner, || now, outgoing);
+        inner.transport.next_timeout()
+    }
+
+    fn transmit_packets(
+        &self,
+        inner: &mut Inner,
+        now: impl FnOnce() -> Time,
+        outgoing: &mut impl Outgoing,
+    ) {
+        if self.transmit_briefs(inner, outgoing) {
+            return;
+        }
+        let now = now();
+        self.choose_way(inner, outgoing);
+        self.with(inner, |transport, host| {
             host.answering = true;
             while outgoing.push(|out| transport.poll_transmit(now, host, out)) {}
         });
         outgoing.flush();
-    }
-
-    /// Whether what was posted last may wait to be transmitted until the next packet comes.
-    pub(crate) fn may_wait(&self) -> bool {
-        self.inner.lock().transport.may_wait()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
@@ -392,7 +398,7 @@ impl QueuePair {
     }
 
     /// Lets the transport do something, unless the queue pair is destroyed.
-    fn with<T>(
+    pub(super) fn with<T>(
         &self,
         inner: &mut Inner,
         act: impl FnOnce(&mut proto::QueuePair, &mut Surroundings<'_>) -> T,
@@ -506,11 +512,25 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// Moves what can go directly; whether something is left for packets, and when the queue pair has something to do
-    /// by itself.
-    pub(crate) fn carry(mut self) -> (Step, Option<Time>) {
-        let step = self.queue_pair.carry(&mut self.inner);
-        (step, self.inner.transport.next_timeout())
+    /// Moves what can go directly; whether something is left for packets.
+    pub(crate) fn carry(&mut self) -> Step {
+        self.queue_pair.carry(&mut self.inner)
+    }
+
+    /// Whether what was posted may wait for an answer that is on its way, and go together with what is posted until then.
+    /// Through shared memory nothing is gained by that.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.inner.partner.is_none() && self.inner.transport.may_wait()
+    }
+
+    /// Hands over all packets that may go now, as [`QueuePair::transmit`] does.
+    pub(crate) fn transmit(&mut self, now: impl FnOnce() -> Time, outgoing: &mut impl Outgoing) {
+        (self.queue_pair).transmit_packets(&mut self.inner, now, outgoing);
+    }
+
+    /// When there is something to do by itself.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        self.inner.transport.next_timeout()
     }
 
     #[inline]

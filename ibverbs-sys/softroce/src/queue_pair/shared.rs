@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use super::QueuePair;
+use super::brief;
 use super::device::Outgoing;
 use super::host::Surroundings;
 use super::object::Inner;
@@ -20,8 +21,10 @@ use crate::same_host::{self, Access, Atomic, Link, Target};
 
 /// The queue pair in another process that a queue pair is connected to.
 pub(super) struct Partner {
-    link: Arc<Link>,
+    pub(super) link: Arc<Link>,
     target: Target,
+    /// What packets say there of where they are from and for.
+    pub(super) tag: Option<u16>,
     /// The connection of the other side that this one has found to be its own.
     generation: Option<u32>,
     /// The version of this side that it is of.
@@ -107,7 +110,7 @@ impl QueuePair {
     }
 
     /// The one that it is connected to. It is taken out and is to be put back.
-    fn partner(&self, mine: &mut Inner) -> Option<Partner> {
+    pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
         let version = mine.version;
         let known = mine.partner.take().filter(|partner| {
             partner.own == version && !partner.link.is_dead() && self.device().is_shared()
@@ -119,6 +122,7 @@ impl QueuePair {
         let (path, number) = (attributes.path?, attributes.destination);
         let link = self.device().partner(&path, number)?;
         Some(Partner {
+            tag: brief::tag(path.source, link.gids(), path.destination),
             link,
             target: Target {
                 number,

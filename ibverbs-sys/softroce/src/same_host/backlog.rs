@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use super::link::{Failure, Link};
 use super::ring::CHUNK;
+use crate::proto::Brief;
 
 /// Chunks of the longest packet.
 const MOST: u16 = (super::link::LONGEST / CHUNK) as u16;
@@ -31,7 +32,14 @@ pub(super) struct Backlog {
 #[derive(Debug, Default)]
 struct Waiting {
     queue_pairs: Vec<u32>,
-    kept: VecDeque<(u16, Box<[u8]>)>,
+    kept: VecDeque<(u16, Kept)>,
+}
+
+/// What was made when there was room.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    Packet(Box<[u8]>),
+    Brief(Brief),
 }
 
 impl Link {
@@ -54,17 +62,23 @@ impl Link {
         false
     }
 
+    /// Whether something waits for room.
+    #[inline]
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.backlog.is_waiting.load(Ordering::Acquire)
+    }
+
     /// Whether a queue pair waits for room.
     pub(crate) fn has_waiting(&self, queue_pair: u32) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
-    /// Keeps a packet for which the room has gone.
-    pub(crate) fn keep(&self, tag: u16, bytes: &[u8]) {
+    /// Keeps a packet or a brief for which the room has gone.
+    pub(crate) fn keep(&self, tag: u16, what: Kept) {
         let mut waiting = self.backlog.waiting.lock();
         self.backlog.is_waiting.store(true, Ordering::Release);
-        waiting.kept.push_back((tag, bytes.into()));
+        waiting.kept.push_back((tag, what));
         self.settle(&mut waiting);
     }
 
@@ -95,10 +109,14 @@ impl Link {
     /// there is.
     fn settle(&self, waiting: &mut Waiting) -> bool {
         while !self.is_dead() {
-            let Some((tag, bytes)) = waiting.kept.front() else {
+            let Some((tag, kept)) = waiting.kept.front() else {
                 return self.sender().starve(MOST);
             };
-            if self.send(*tag, 0, bytes) != Err(Failure::Full) {
+            let sent = match kept {
+                Kept::Packet(bytes) => self.send(*tag, bytes),
+                Kept::Brief(brief) => self.send_brief(*tag, brief),
+            };
+            if sent != Err(Failure::Full) {
                 waiting.kept.pop_front();
             } else if !self.sender().starve(MOST) {
                 return false;

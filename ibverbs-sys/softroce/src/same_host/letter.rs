@@ -43,7 +43,7 @@ pub(super) struct Letter {
 }
 
 /// What every letter begins with: the version of everything that is shared, too.
-const HEAD: [u8; 8] = *b"sroce\0\0\x02";
+const HEAD: [u8; 8] = *b"sroce\0\0\x03";
 
 /// Descriptors that go with a letter at most.
 const DESCRIPTORS: usize = 4 + bells::COUNT;

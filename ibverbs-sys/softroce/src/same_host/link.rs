@@ -6,7 +6,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 use super::backlog::Backlog;
+use super::brief;
 use super::epoch::{Lanes, Occupied};
 use super::process;
 use super::regions::{FilePlace, Tables};
@@ -23,7 +24,7 @@ use super::segment::{Receiver, Sender, Side};
 use super::shared::{Map, One, Part, Rights};
 use super::wake::{Sleep, Sleeper};
 use crate::counters::Counters;
-use crate::proto::Counter;
+use crate::proto::{Brief, Counter};
 
 /// What a peer says of itself, and what it hands over.
 #[derive(Debug)]
@@ -51,6 +52,8 @@ pub struct Link {
     peer: Peer,
     side: Shared,
     inbound: Mutex<Inbound>,
+    /// The slot that the next message comes in.
+    next: AtomicU32,
     pub(super) backlog: Backlog,
     owes_waking: AtomicBool,
     maps: RwLock<Vec<(Range<u64>, Arc<Map>)>>,
@@ -74,10 +77,18 @@ struct Inbound {
 #[derive(Debug)]
 struct Shared {
     sender: Sender,
+    slots: Part<ring::Slot>,
     own_sleep: One<ring::Line>,
     peer_sleep: One<ring::Line>,
     own_lanes: Part<ring::Line>,
     peer_lanes: Part<ring::Line>,
+}
+
+/// A message that came by a link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Said<'a> {
+    Packet(&'a [u8]),
+    Brief(&'a Brief),
 }
 
 /// Why something could not be done by a link.
@@ -105,6 +116,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest message.
 pub(crate) const LONGEST: usize = 4096 + 256;
 
+/// The bit of a slot's tag that says that it is a brief.
+const BRIEF: u16 = 1 << 15;
+
 /// Bytes that fit into a slot beside the first word.
 const SHORT: usize = 8 * (ring::WORDS - 1);
 
@@ -113,6 +127,7 @@ impl Link {
         let Side {
             sender,
             receiver,
+            slots,
             own_sleep,
             peer_sleep,
             own_lanes,
@@ -124,6 +139,7 @@ impl Link {
             peer,
             side: Shared {
                 sender,
+                slots,
                 own_sleep,
                 peer_sleep,
                 own_lanes,
@@ -134,6 +150,7 @@ impl Link {
                 bytes: vec![0; LONGEST].into(),
                 is_broken: false,
             }),
+            next: AtomicU32::new(0),
             backlog: Backlog::default(),
             owes_waking: AtomicBool::new(false),
             maps: RwLock::default(),
@@ -204,15 +221,11 @@ impl Link {
         self.is_dead.store(true, Ordering::Release);
     }
 
-    /// Sends a message: a number of 16 bits that is not 0, a word, and bytes. The peer is told of it by
-    /// [`flush`](Self::flush).
-    pub(crate) fn send(&self, tag: u16, word: u32, bytes: &[u8]) -> Result<(), Failure> {
+    /// Sends a packet, with a number of 15 bits that is not 0. The peer is told of it by [`flush`](Self::flush).
+    pub(crate) fn send(&self, tag: u16, bytes: &[u8]) -> Result<(), Failure> {
         debug_assert!(bytes.len() <= LONGEST);
-        if self.is_dead() {
-            return Err(Failure::Dead);
-        }
         let mut words = [0; ring::WORDS];
-        words[0] = u64::from(word) << 32 | bytes.len() as u64;
+        words[0] = bytes.len() as u64;
         let chunks = if bytes.len() <= SHORT {
             for (word, bytes) in words[1..].iter_mut().zip(bytes.chunks(8)) {
                 let mut value = [0; 8];
@@ -223,11 +236,31 @@ impl Link {
         } else {
             bytes.len().div_ceil(CHUNK) as u16
         };
+        self.push(tag, &words, chunks, bytes)
+    }
+
+    /// Sends a brief, as [`send`](Self::send) sends packets.
+    #[inline]
+    pub(crate) fn send_brief(&self, tag: u16, brief: &Brief) -> Result<(), Failure> {
+        self.push(tag | BRIEF, &brief::encode(brief), 0, &[])
+    }
+
+    #[inline]
+    fn push(
+        &self,
+        tag: u16,
+        words: &[u64; ring::WORDS],
+        chunks: u16,
+        bytes: &[u8],
+    ) -> Result<(), Failure> {
+        if self.is_dead() {
+            return Err(Failure::Dead);
+        }
         let fill = |room: ring::Room<'_>| {
             room.write(bytes);
             Ok::<(), ()>(())
         };
-        match self.side.sender.push(tag, &words, chunks, fill) {
+        match self.side.sender.push(tag, words, chunks, fill) {
             Ok(()) => Ok(()),
             Err(PushError::Full | PushError::Content(())) => Err(Failure::Full),
             Err(PushError::Broken) => {
@@ -269,11 +302,18 @@ impl Link {
         self.owes_waking.load(Ordering::Relaxed)
     }
 
+    /// Whether there is nothing to be done at present: for one who looks again soon.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        let next = self.next.load(Ordering::Relaxed);
+        !ring::has_come(&self.side.slots, next) && !self.has_backlog() && !self.owes_waking()
+    }
+
     /// Takes at most `limit` messages; how many there were. None: another thread is at it.
     pub(crate) fn receive(
         &self,
         limit: usize,
-        mut take: impl FnMut(u16, u32, &[u8]),
+        mut take: impl FnMut(u16, Said<'_>),
     ) -> Option<usize> {
         let mut inbound = self.inbound.try_lock()?;
         let Inbound {
@@ -284,14 +324,18 @@ impl Link {
         let mut count = 0;
         while count < limit && !*is_broken {
             let popped = receiver.pop(|message| {
-                let (word, length) = ((message.words[0] >> 32) as u32, message.words[0] as u32);
-                let length = usize::try_from(length).unwrap_or(usize::MAX);
+                if message.tag & BRIEF != 0 {
+                    let brief = brief::decode(&message.words).ok_or(Broken)?;
+                    take(message.tag & !BRIEF, Said::Brief(&brief));
+                    return Ok(());
+                }
+                let length = usize::try_from(message.words[0]).unwrap_or(usize::MAX);
                 if length <= SHORT {
                     let mut short = [0; SHORT];
                     for (bytes, word) in short.chunks_exact_mut(8).zip(&message.words[1..]) {
                         bytes.copy_from_slice(&word.to_ne_bytes());
                     }
-                    take(message.tag, word, &short[..length]);
+                    take(message.tag, Said::Packet(&short[..length]));
                     return Ok(());
                 }
                 let bytes = bytes.get_mut(..length).ok_or(Broken)?;
@@ -299,7 +343,7 @@ impl Link {
                     return Err(Broken);
                 }
                 message.room.read(0, bytes);
-                take(message.tag, word, bytes);
+                take(message.tag, Said::Packet(bytes));
                 Ok(())
             });
             match popped {
@@ -311,6 +355,7 @@ impl Link {
                 }
             }
         }
+        self.next.store(receiver.next_slot(), Ordering::Relaxed);
         if receiver.owes_waking() {
             drop(inbound);
             self.flush();

@@ -3,7 +3,7 @@
 //! | module | is |
 //! |---|---|
 //! | `directory`, `letter` | how they find each other, and what they tell and hand over |
-//! | `segment`, `ring` | the memory of a link: a ring of messages in each direction |
+//! | `segment`, `ring`, `brief` | the memory of a link: a ring of messages in each direction |
 //! | `backlog` | who waits for room in it |
 //! | `wake`, `bells`, `vigil` | waking a process that sleeps, and no other; and of its threads the one that sleeps for it |
 //! | `regions`, `board` | the tables in which a process tells what memory peers may reach |
@@ -22,6 +22,7 @@ mod access;
 mod backlog;
 mod bells;
 mod board;
+mod brief;
 mod directory;
 mod epoch;
 mod letter;
@@ -37,10 +38,12 @@ mod vigil;
 mod wake;
 
 pub(crate) use access::{Access, Atomic, Target};
+pub(crate) use backlog::Kept;
 pub use bells::Bell;
 pub(crate) use bells::Bells;
 pub(crate) use directory::Own;
-pub(crate) use link::Failure;
 pub use link::Link;
+pub(crate) use link::{Failure, Said};
+pub(crate) use neighbourhood::Known;
 pub use neighbourhood::Neighbourhood;
 pub(crate) use regions::{FilePlace, Publication, QueuePair, Region};

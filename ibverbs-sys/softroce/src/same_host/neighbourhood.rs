@@ -25,8 +25,32 @@ pub struct Neighbourhood {
     by_address: RwLock<HashMap<SocketAddr, Arc<Link>>>,
     pub(super) links: RwLock<Arc<[Arc<Link>]>>,
     count: AtomicUsize,
+    /// How often the links changed.
+    version: AtomicUsize,
     bells: Arc<Bells>,
     pub(super) vigil: Vigil,
+}
+
+/// All links as they were when somebody looked.
+#[derive(Debug)]
+pub(crate) struct Known {
+    version: usize,
+    links: Arc<[Arc<Link>]>,
+}
+
+impl Known {
+    /// None yet.
+    pub(crate) fn nobody() -> Self {
+        Self {
+            version: 0,
+            links: Arc::new([]),
+        }
+    }
+
+    /// They.
+    pub(crate) fn links(&self) -> &[Arc<Link>] {
+        &self.links
+    }
 }
 
 impl Neighbourhood {
@@ -41,6 +65,7 @@ impl Neighbourhood {
             by_address: RwLock::default(),
             links: RwLock::new(Arc::new([])),
             count: AtomicUsize::new(0),
+            version: AtomicUsize::new(0),
         })
     }
 
@@ -68,6 +93,19 @@ impl Neighbourhood {
     /// All links.
     pub(crate) fn links(&self) -> Option<Arc<[Arc<Link>]>> {
         (self.count.load(Ordering::Relaxed) > 0).then(|| Arc::clone(&self.links.read()))
+    }
+
+    /// All links, where they are not those that are known from before.
+    #[inline]
+    pub(crate) fn refresh_links(&self, known: &mut Known) {
+        let version = self.version.load(Ordering::Acquire);
+        if known.version != version {
+            // Later ones are taken once more.
+            *known = Known {
+                version,
+                links: Arc::clone(&self.links.read()),
+            };
+        }
     }
 
     /// Hears those who want to share memory, and those who are gone.
@@ -142,6 +180,7 @@ impl Neighbourhood {
         }
         self.count.store(links.len(), Ordering::Relaxed);
         *self.links.write() = links.into();
+        self.version.fetch_add(1, Ordering::Release);
     }
 }
 

@@ -104,6 +104,19 @@ impl Position {
     }
 }
 
+/// Whether the message with this number is in its slot.
+#[inline]
+pub(super) fn has_come(slots: &[Slot], number: u32) -> bool {
+    head_of(slots, number).is_some()
+}
+
+/// The first word of the slot with this number, if it is there.
+#[inline]
+fn head_of(slots: &[Slot], number: u32) -> Option<u64> {
+    let head = slots[number as usize & (slots.len() - 1)].0[0].load(Ordering::Acquire);
+    (head as u32 == number.wrapping_add(1)).then_some(head)
+}
+
 /// The first word of a slot.
 fn head(position: Position, tag: u16, chunks: u16) -> u64 {
     u64::from(tag) << 48 | u64::from(chunks) << 32 | u64::from(position.slot.wrapping_add(1))
@@ -390,10 +403,15 @@ where
         std::mem::take(&mut self.owes_waking)
     }
 
+    /// The number of the slot that the next message comes in, for [`has_come`].
+    pub(super) fn next_slot(&self) -> u32 {
+        self.position.slot
+    }
+
     /// The first word of the next message.
+    #[inline]
     fn head(&self) -> Option<u64> {
-        let head = self.memory.slot(self.position)[0].load(Ordering::Acquire);
-        (head as u32 == self.position.slot.wrapping_add(1)).then_some(head)
+        head_of(&self.memory.slots, self.position.slot)
     }
 
     /// Goes on behind a message, and tells how far it is if it was silent for long.

@@ -31,6 +31,8 @@ pub(super) type Receiver = Consumer<Part<Slot>, Part<Chunk>, One<Marks>>;
 pub(super) struct Side {
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
+    /// The slots that it receives by.
+    pub(super) slots: Part<Slot>,
     /// Says that this process sleeps.
     pub(super) own_sleep: One<Line>,
     /// Says that the peer sleeps.
@@ -72,10 +74,15 @@ pub(super) fn take(file: BorrowedFd<'_>) -> io::Result<Side> {
     Side::of(map, Role::Taker)
 }
 
+/// The slots of a direction.
+fn slots(map: &Arc<Map>, at: usize) -> Option<Part<Slot>> {
+    Part::of(map, at + SLOT, SLOTS)
+}
+
 /// A direction: the ring, the sleep of who receives, and the lanes of who sends.
 fn direction(map: &Arc<Map>, at: usize) -> Option<(Ring, One<Line>, Part<Line>)> {
     let ring = Memory {
-        slots: Part::of(map, at + SLOT, SLOTS)?,
+        slots: slots(map, at)?,
         chunks: Part::of(map, at + CHUNK, CHUNKS)?,
         marks: One::of(map, at)?,
     };
@@ -91,11 +98,13 @@ impl Side {
             Role::Taker => (DIRECTION, 0),
         };
         let parts = direction(&map, out).zip(direction(&map, back));
+        let slots = slots(&map, back).ok_or(io::ErrorKind::OutOfMemory)?;
         let ((out, peer_sleep, own_lanes), (back, own_sleep, peer_lanes)) =
             parts.ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self {
             sender: Producer::new(out),
             receiver: Consumer::new(back),
+            slots,
             own_sleep,
             peer_sleep,
             own_lanes,

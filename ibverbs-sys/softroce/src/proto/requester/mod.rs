@@ -8,6 +8,7 @@
 //! comes back is bounded by the window, and a run is what is asked for again. Runs never cross
 //! multiples of their length, so that a responder recognises a repeated one as part of what it knows.
 
+mod brief;
 mod direct;
 mod entry;
 mod flow;
@@ -285,12 +286,7 @@ impl Requester {
             self.cursor = self.after(self.cursor.entry);
         }
         let end = sequence + covers;
-        let new = end.distance(self.sent) > 0;
-        if new {
-            self.sent = end;
-        } else {
-            host.count(Counter::Retransmitted, 1);
-        }
+        let new = self.went(end, host);
         if endpoint.is_reliable() {
             let timeout = endpoint.attributes.ack_timeout;
             self.probe.sent(sequence, new, now, timeout);
@@ -306,6 +302,17 @@ impl Requester {
             self.settle(endpoint, host)?;
         }
         Ok(Some(path))
+    }
+
+    /// What is before `end` went; whether for the first time.
+    fn went(&mut self, end: Sequence, host: &mut impl Host) -> bool {
+        let new = end.distance(self.sent) > 0;
+        if new {
+            self.sent = end;
+        } else {
+            host.count(Counter::Retransmitted, 1);
+        }
+        new
     }
 
     /// Sends the oldest packet once more.

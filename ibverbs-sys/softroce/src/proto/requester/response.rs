@@ -69,7 +69,7 @@ impl Requester {
     /// Takes all before `end` as executed. An answer to a later packet says so of all before it; but of a read
     /// or an atomic whose data is missing, it says that the data was lost, and it is asked for again (an
     /// implied NAK, IBTA 9.7.5.1.2). False if so.
-    fn acknowledge_before(
+    pub(super) fn acknowledge_before(
         &mut self,
         end: Sequence,
         now: Time,

@@ -119,6 +119,45 @@ impl Message {
         Ok(ends)
     }
 
+    /// Takes a send that is no more than a packet, and invalidates nothing.
+    pub(super) fn accept_whole(
+        &mut self,
+        payload: &[u8],
+        trailer: Trailer,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
+        if self.is_under_way() {
+            return Err(Refusal::Invalid);
+        }
+        self.take_receive(None, host)?;
+        let total = self.scatter(0, payload, host)?;
+        self.complete(Work::Receive, total, trailer, host);
+        self.progress = Progress::None;
+        Ok(())
+    }
+
+    /// Puts bytes of a send behind those that have come, into its receive; how many there are then.
+    fn scatter(
+        &mut self,
+        received: u32,
+        payload: &[u8],
+        host: &mut impl Host,
+    ) -> Result<u32, Refusal> {
+        let Some(receive) = &self.receive else {
+            return Err(Refusal::NotReady);
+        };
+        let total = received + payload.len() as u32;
+        self.progress = Progress::Send { received: total };
+        if u64::from(total) > receive.request.length || total > MAX_ANNOUNCED {
+            return Err(Refusal::Receive(CompletionStatus::LocalLength));
+        }
+        if !payload.is_empty() {
+            host.scatter(&receive.request.segments, received, payload)
+                .map_err(local)?;
+        }
+        Ok(total)
+    }
+
     fn send(
         &mut self,
         received: u32,
@@ -127,18 +166,7 @@ impl Message {
     ) -> Result<(), Refusal> {
         let header = &packet.header;
         self.take_receive(packet.header.xrc_srq, host)?;
-        let Some(receive) = &self.receive else {
-            return Err(Refusal::NotReady);
-        };
-        let total = received + packet.payload.len() as u32;
-        self.progress = Progress::Send { received: total };
-        if u64::from(total) > receive.request.length || total > MAX_ANNOUNCED {
-            return Err(Refusal::Receive(CompletionStatus::LocalLength));
-        }
-        if !packet.payload.is_empty() {
-            host.scatter(&receive.request.segments, received, packet.payload)
-                .map_err(local)?;
-        }
+        let total = self.scatter(received, packet.payload, host)?;
         if let Some(key) = header.invalidate {
             host.invalidate_remote(key)?;
         }

@@ -4,6 +4,7 @@
 //! acknowledgement serves any number of packets; responses to reads are made when they go, from the ring of
 //! those that are remembered anyway. A peer cannot make this side keep anything by sending.
 
+mod brief;
 mod direct;
 mod message;
 mod resources;
@@ -103,11 +104,7 @@ impl Responder {
         let sequence = Sequence::new(packet.header.bth.sequence);
         let distance = sequence.distance(self.expected);
         if distance > 0 {
-            host.count(Counter::OutOfSequenceRequest, 1);
-            if !self.refused {
-                self.refused = true;
-                self.refusal = Some(Syndrome::Nak(Nak::SequenceError));
-            }
+            self.miss(host);
             return;
         }
         if distance < 0 {
@@ -139,6 +136,15 @@ impl Responder {
         };
         if let Err(refusal) = done {
             self.refuse(refusal, endpoint, host);
+        }
+    }
+
+    /// A packet came, and the one that is expected did not.
+    fn miss(&mut self, host: &mut impl Host) {
+        host.count(Counter::OutOfSequenceRequest, 1);
+        if !self.refused {
+            self.refused = true;
+            self.refusal = Some(Syndrome::Nak(Nak::SequenceError));
         }
     }
 

@@ -1,0 +1,146 @@
+//! Short messages and acknowledgements without headers: for a peer with which memory is shared.
+//!
+//! A brief says what one packet would say, or an acknowledgement and a packet, with the same sequence numbers; so briefs and
+//! packets can follow each other in any order. What does not fit into one goes as a packet.
+
+use super::{Host, QueuePair, Sequence, Service, State, Time};
+
+/// Bytes of a message that fit into a brief.
+pub(crate) const SHORT: usize = 32;
+
+/// What one queue pair of a reliable connection says to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Brief {
+    /// The number of the queue pair that it is for.
+    pub destination: u32,
+    /// The partition.
+    pub partition_key: u16,
+    /// All up to this number is executed.
+    pub acknowledged: Option<Sequence>,
+    /// A message.
+    pub message: Option<Short>,
+}
+
+/// A message of a send that is one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// Its number.
+    pub sequence: Sequence,
+    /// Immediate data.
+    pub immediate: Option<[u8; 4]>,
+    /// The peer's completion shall raise an event.
+    pub solicited: bool,
+    /// How many of the bytes are the message's.
+    pub length: u8,
+    /// The bytes.
+    pub bytes: [u8; SHORT],
+}
+
+/// What a queue pair has to transmit, as far as can be seen at a glance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Prospect {
+    /// Nothing.
+    Nothing,
+    /// How far it is, which may wait for what the program has to say, and go together with it.
+    Acknowledgement,
+    /// Something that shall go now.
+    Urgent,
+}
+
+impl Brief {
+    /// Bytes that it would have as a packet: a base transport header, an acknowledgement's or immediate data's, the message and
+    /// its pad.
+    pub fn bytes(&self) -> usize {
+        12 + self.message.as_ref().map_or(4, |message| {
+            4 * usize::from(message.immediate.is_some())
+                + message.payload().len().next_multiple_of(4)
+        })
+    }
+}
+
+impl Short {
+    /// The message.
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length).min(SHORT)]
+    }
+}
+
+impl QueuePair {
+    /// The next thing to be said, if it fits into a brief; if not, [`poll_transmit`](Self::poll_transmit) has it, or there is
+    /// nothing.
+    pub fn poll_brief(
+        &mut self,
+        now: impl FnOnce() -> Time,
+        host: &mut impl Host,
+    ) -> Option<Brief> {
+        let sends = match self.endpoint.state {
+            State::ReadyToReceive => false,
+            State::ReadyToSend | State::SendQueueDrained => true,
+            _ => return None,
+        };
+        if self.endpoint.service != Service::ReliableConnection || !self.responder.is_brief() {
+            return None;
+        }
+        let mut message = None;
+        if sends {
+            let done = self.requester.poll_brief(now, &self.endpoint, host);
+            message = done.ok().flatten();
+            if done.is_err() {
+                self.conclude(done.map(drop), host);
+                return None;
+            }
+        }
+        let acknowledged = self.responder.take_acknowledgement();
+        (message.is_some() || acknowledged.is_some()).then_some(Brief {
+            destination: self.endpoint.attributes.destination,
+            partition_key: self.endpoint.attributes.partition_key,
+            acknowledged,
+            message,
+        })
+    }
+
+    /// What is to be transmitted.
+    pub fn prospect(&self) -> Prospect {
+        if self.endpoint.state != State::ReadyToSend || !self.requester.is_silent() {
+            Prospect::Urgent
+        } else if self.responder.is_silent() {
+            Prospect::Nothing
+        } else if self.endpoint.service == Service::ReliableConnection && self.responder.is_brief()
+        {
+            Prospect::Acknowledgement
+        } else {
+            Prospect::Urgent
+        }
+    }
+
+    /// Whether [`poll_transmit`](Self::poll_transmit) has nothing, as far as can be seen at a glance.
+    pub fn is_silent(&self) -> bool {
+        self.prospect() == Prospect::Nothing
+    }
+
+    /// Takes a brief, as [`receive`](Self::receive) takes packets.
+    ///
+    /// The caller has checked that it came from the peer's address.
+    pub fn receive_brief(&mut self, now: Time, brief: &Brief, host: &mut impl Host) {
+        if !self.takes(brief.destination, brief.partition_key, host) {
+            return;
+        }
+        if let Some(sequence) = brief.acknowledged
+            && matches!(
+                self.endpoint.state,
+                State::ReadyToSend | State::SendQueueDrained
+            )
+        {
+            let done = (self.requester).acknowledged(sequence, now, &self.endpoint, host);
+            self.conclude(done, host);
+        }
+        if let Some(message) = &brief.message {
+            self.tell_established(host);
+            self.responder.receive_short(&self.endpoint, message, host);
+            self.end_if_due(host);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+use super::{Brief, Prospect, SHORT};
+use crate::proto::testing::{Node, Pair, pattern, request, send};
+use crate::proto::{CompletionStatus as S, Counter, SendOperation, Service, State, Time};
+
+const RC: Service = Service::ReliableConnection;
+
+fn brief(node: &mut Node) -> Option<Brief> {
+    let Node {
+        queue_pair,
+        machine,
+        ..
+    } = node;
+    queue_pair.poll_brief(Time::default, machine)
+}
+
+fn hear(node: &mut Node, brief: &Brief) {
+    let Node {
+        queue_pair,
+        machine,
+        ..
+    } = node;
+    queue_pair.receive_brief(Time::default(), brief, machine);
+}
+
+#[test]
+fn an_acknowledgement_goes_with_the_answer() {
+    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    let key = b.machine.post_receive(7, 64);
+    a.machine.post_receive(8, 64);
+    a.post_send(1, pattern(SHORT));
+    let asked = brief(&mut a).unwrap();
+    assert_eq!((asked.acknowledged, brief(&mut a)), (None, None));
+    hear(&mut b, &asked);
+    assert_eq!(b.machine.receive_ends(), [(7, S::Success)]);
+    assert_eq!(b.machine.bytes(key)[..SHORT], pattern(SHORT));
+    assert_eq!(b.queue_pair.prospect(), Prospect::Acknowledgement);
+    b.post_send(2, vec![5]);
+    let answered = brief(&mut b).unwrap();
+    assert_eq!(answered.message.unwrap().payload(), [5]);
+    assert_eq!(b.queue_pair.prospect(), Prospect::Nothing);
+    hear(&mut a, &answered);
+    assert_eq!(a.machine.ends(), [(1, S::Success)]);
+    assert_eq!(a.machine.receive_ends(), [(8, S::Success)]);
+    // There is nothing more to say but that.
+    hear(&mut b, &brief(&mut a).unwrap());
+    assert_eq!(b.machine.ends(), [(2, S::Success)]);
+    assert_eq!((brief(&mut a), brief(&mut b)), (None, None));
+}
+
+#[test]
+fn what_does_not_fit_goes_as_a_packet_and_in_its_place() {
+    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    for id in 0..4 {
+        b.machine.post_receive(id, 64);
+    }
+    let key = a.machine.register(pattern(64));
+    let invalidates = SendOperation::Send {
+        immediate: None,
+        invalidate: Some(b.machine.register(vec![0; 8])),
+    };
+    a.post_send(0, vec![0; 3]);
+    a.post_send(1, vec![1; SHORT + 1]);
+    let list = [a.machine.segment(key, 0, 8)];
+    a.post(request(2, invalidates, &list));
+    a.post_send(3, Vec::new());
+    let now = Time::default();
+    let mut ways = Vec::new();
+    loop {
+        if let Some(brief) = brief(&mut a) {
+            ways.push("brief");
+            hear(&mut b, &brief);
+        } else if let Some(packet) = a.transmit(now) {
+            ways.push("packet");
+            b.receive(now, &packet);
+        } else {
+            break;
+        }
+    }
+    assert_eq!(ways, ["brief", "packet", "packet", "brief"]);
+    let all = [0, 1, 2, 3].map(|id| (id, S::Success));
+    assert_eq!(b.machine.receive_ends(), all);
+    hear(&mut a, &brief(&mut b).unwrap());
+    assert_eq!(a.machine.ends(), all);
+}
+
+#[test]
+fn without_a_receive_it_goes_again() {
+    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    a.queue_pair.attributes_mut().rnr_retry = 7;
+    a.post_send(1, vec![9; 8]);
+    let first = brief(&mut a).unwrap();
+    hear(&mut b, &first);
+    assert_eq!(b.queue_pair.prospect(), Prospect::Urgent);
+    assert_eq!(brief(&mut b), None);
+    let now = Time::default();
+    let refusal = b.transmit(now).unwrap();
+    a.receive(now, &refusal);
+    assert_eq!(a.machine.counted(Counter::ReceivedRnr), 1);
+    assert_eq!(brief(&mut a), None);
+    b.machine.post_receive(5, 8);
+    let again = a.queue_pair.next_timeout().unwrap();
+    a.queue_pair.handle_timeout(again, &mut a.machine);
+    // It is a packet's turn where the time has to be looked at.
+    let packet = a.transmit(again).unwrap();
+    b.receive(again, &packet);
+    hear(&mut a, &brief(&mut b).unwrap());
+    assert_eq!(a.machine.ends(), [(1, S::Success)]);
+    assert_eq!(b.machine.receive_ends(), [(5, S::Success)]);
+}
+
+#[test]
+fn a_gap_is_told_and_what_came_before_is_not_taken_twice() {
+    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    b.machine.post_receive(0, 8);
+    b.machine.post_receive(1, 8);
+    a.post_send(0, vec![0; 8]);
+    a.post_send(1, vec![1; 8]);
+    let (first, second) = (brief(&mut a).unwrap(), brief(&mut a).unwrap());
+    hear(&mut b, &second);
+    assert_eq!(b.machine.counted(Counter::OutOfSequenceRequest), 1);
+    assert_eq!(b.queue_pair.prospect(), Prospect::Urgent);
+    hear(&mut b, &first);
+    hear(&mut b, &first);
+    assert_eq!(b.machine.counted(Counter::DuplicateRequest), 1);
+    assert_eq!(b.machine.receive_ends(), [(0, S::Success)]);
+}
+
+#[test]
+fn what_is_for_others_is_not_taken() {
+    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    b.machine.post_receive(0, 8);
+    a.post_send(0, vec![0; 8]);
+    let right = brief(&mut a).unwrap();
+    let wrong = [
+        Brief {
+            destination: right.destination + 1,
+            ..right
+        },
+        Brief {
+            partition_key: 0x8001,
+            ..right
+        },
+    ];
+    wrong.iter().for_each(|wrong| hear(&mut b, wrong));
+    assert_eq!(b.machine.counted(Counter::Unaddressed), 1);
+    assert_eq!(b.machine.counted(Counter::ReceiveDropped), 1);
+    assert_eq!(b.queue_pair.prospect(), Prospect::Nothing);
+    b.enter(State::Error);
+    hear(&mut b, &right);
+    assert_eq!(b.machine.counted(Counter::Unaddressed), 2);
+    assert_eq!(b.machine.receive_ends(), [(0, S::Flushed)]);
+}
+
+#[test]
+fn a_window_goes_and_no_more() {
+    let Pair { mut a, .. } = Pair::new(RC);
+    for id in 0..100 {
+        a.post(request(id, send(), &[]));
+    }
+    let count = std::iter::from_fn(|| brief(&mut a)).count();
+    assert!((1..100).contains(&count), "{count}");
+    assert_eq!(a.transmit(Time::default()), None);
+}

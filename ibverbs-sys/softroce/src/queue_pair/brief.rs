@@ -1,0 +1,78 @@
+//! Short messages and acknowledgements to a queue pair of another process of the host: through the memory that both share,
+//! without being made packets.
+
+use super::QueuePair;
+use super::device::Outgoing;
+use super::object::Inner;
+use crate::net;
+use crate::proto::{Arrival, Brief, Counter, Host, Prospect, Service, Time};
+use crate::same_host::{Failure, Kept};
+
+impl QueuePair {
+    /// Sends what goes in briefs, up to the first that does not. Whether there is nothing else to be sent, as far as can be
+    /// seen at a glance.
+    pub(super) fn transmit_briefs(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) -> bool {
+        if self.service() != Service::ReliableConnection {
+            return false;
+        }
+        let Some(partner) = self.partner(mine) else {
+            return false;
+        };
+        let Some(tag) = partner.tag else {
+            mine.partner = Some(partner);
+            return false;
+        };
+        let link = &partner.link;
+        let (mut packets, mut bytes) = (0, 0);
+        self.with(mine, |transport, host| {
+            host.answering = true;
+            while link.may_send(self.number()) {
+                let Some(brief) = transport.poll_brief(|| self.device().now(), host) else {
+                    break;
+                };
+                packets += 1;
+                bytes += brief.bytes() as u64;
+                if link.send_brief(tag, &brief) == Err(Failure::Full) {
+                    link.keep(tag, Kept::Brief(brief));
+                }
+                // Of a peer that is gone the timer tells.
+            }
+            if packets > 0 {
+                host.count(Counter::SentPackets, packets);
+                host.count(Counter::SentBytes, bytes);
+            }
+        });
+        if packets > 0 {
+            if outgoing.is_quiet() {
+                link.flush_later();
+            } else {
+                link.flush();
+            }
+        }
+        mine.partner = Some(partner);
+        mine.transport.is_silent()
+    }
+
+    /// A brief came for it. What it answers is to be transmitted.
+    pub(crate) fn receive_brief(&self, now: Time, arrival: &Arrival, brief: &Brief) -> Prospect {
+        let mut inner = self.inner.lock();
+        self.with(&mut inner, |transport, host| {
+            if arrival.is_of(transport.attributes().path.as_ref()) {
+                transport.receive_brief(now, brief, host);
+            } else {
+                host.count(Counter::Unaddressed, 1);
+            }
+        });
+        inner.transport.prospect()
+    }
+}
+
+/// What peers know two addresses by: an own one by its index, and one of theirs.
+pub(super) fn tag(
+    own: u8,
+    gids: &[std::net::Ipv6Addr],
+    destination: std::net::Ipv6Addr,
+) -> Option<u16> {
+    let their = gids.iter().position(|gid| *gid == destination)?;
+    net::tag_of(usize::from(own), their)
+}

@@ -15,7 +15,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use crate::abi::fork;
+use crate::abi::{exit, fork};
 use crate::completion::Deadlines;
 use crate::config::{Config, Scheduled};
 use crate::counters::Counters;
@@ -108,6 +108,12 @@ const BACKLOG: u32 = 256;
 /// Briefs, and looks at which there are none, for which acknowledgements wait for what the program has to say.
 const PATIENCE: (u32, u32) = (16, 4);
 
+/// Packets of the sockets that come together at most for their acknowledgement to wait: where more are under way it shall not.
+const FEW: usize = 4;
+
+/// How long a process that ends waits for a thread that is receiving.
+const FAREWELL: Duration = Duration::from_millis(10);
+
 /// Batches that one who refused the engine fetches in its place.
 const OWED: usize = 4;
 
@@ -115,6 +121,7 @@ impl Nic {
     /// The process's NIC, which is made at the first call that succeeds. It lives as long as the process.
     pub(crate) fn open() -> io::Result<Arc<Self>> {
         fork::watch();
+        exit::watch();
         let mut nic = NIC.lock();
         if let Some(nic) = &*nic {
             return Ok(Arc::clone(nic));
@@ -125,6 +132,17 @@ impl Nic {
         let faults = Arc::clone(Faults::of_process());
         let opened = Self::with(config, counters, faults)?;
         Ok(Arc::clone(nic.insert(opened)))
+    }
+
+    /// The process is about to end: answers that were left to a later look go now.
+    pub(crate) fn farewell() {
+        let nic = NIC.try_lock().and_then(|nic| nic.clone());
+        if let Some(nic) = nic
+            && nic.owes_answers.load(Ordering::Relaxed)
+            && let Some(mut receiver) = nic.receiver.try_lock_for(FAREWELL)
+        {
+            nic.answer(nic.now(), &mut receiver.touched, false);
+        }
     }
 
     /// The process's NIC if it was opened.
@@ -380,6 +398,11 @@ impl Nic {
         if let Some(neighbourhood) = &self.neighbourhood {
             neighbourhood.refresh_links(&mut receiver.neighbours);
         }
+        if receiver.neighbours.links().is_empty() {
+            // What did not go with what the program said goes now.
+            receiver.touched.retain(|queue_pair| queue_pair.owes());
+            self.answer(now, &mut receiver.touched, is_quiet);
+        }
         let shared = self.receive_shared(receiver, Some(now), care);
         let Receiver {
             inbox,
@@ -393,17 +416,19 @@ impl Nic {
             0
         } else {
             let received = self.network.receive(inbox, |packets| {
-                let alone = packets.is_alone();
+                let many = packets.count_together() > FEW;
                 for (arrival, packet) in packets {
                     self.deliver(now, &arrival, &packet, touched);
                 }
                 // The next burst is looked at while the peer, which has its answer to this one, makes one more.
-                if !alone {
+                if many {
                     self.answer(now, touched, is_quiet);
                 }
             });
-            if received > 0 {
+            if received > FEW || received > 0 && care != Care::Poll {
                 self.answer(now, touched, is_quiet);
+            } else if received > 0 {
+                self.answer_later(now, touched);
             }
             *looked = now;
             *calm = match received {
@@ -476,6 +501,20 @@ impl Nic {
         for queue_pair in touched.drain(..) {
             let mut outbox = self.network.outbox().quiet(is_quiet);
             self.transmit_by(&queue_pair, now, &mut outbox);
+        }
+    }
+
+    /// Leaves acknowledgements to a later look where that may be; what else there is to say is said.
+    fn answer_later(&self, now: Time, touched: &mut Vec<Arc<QueuePair>>) {
+        touched.retain(|queue_pair| {
+            let rests = queue_pair.may_rest();
+            if !rests {
+                self.transmit_at(queue_pair, now);
+            }
+            rests
+        });
+        if !touched.is_empty() && !self.may_answer_later() {
+            self.answer(now, touched, false);
         }
     }
 

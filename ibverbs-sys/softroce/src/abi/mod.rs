@@ -24,6 +24,7 @@ mod buffer;
 pub(crate) mod completion;
 mod context;
 pub(crate) mod device;
+pub(crate) mod exit;
 mod extended_poll;
 pub(crate) mod fork;
 pub(crate) mod gid;

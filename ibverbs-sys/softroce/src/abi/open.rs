@@ -103,6 +103,8 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
         for queue_pair in opened.nic.queue_pairs.all() {
             // As the kernel does it: no peer reaches the program's memory through what it has forgotten.
             if queue_pair.abandon(&opened.context) {
+                // As when it is destroyed: an acknowledgement that is owed goes.
+                opened.nic.transmit(&queue_pair);
                 // Where a peer is stopped in the middle of a copy, nobody is left to be told.
                 let _ = queue_pair.vacate();
                 opened.nic.queue_pairs.remove(queue_pair.number());

@@ -41,11 +41,6 @@ impl Watch {
         if known.is_some_and(|known| Arc::ptr_eq(known, endpoints)) && self.on == on {
             return true;
         }
-        let events = if on {
-            EventFlags::IN | EventFlags::ET
-        } else {
-            EventFlags::empty()
-        };
         if known.is_none_or(|known| !Arc::ptr_eq(known, endpoints)) {
             // One that was not added is not there to be deleted.
             for socket in known.iter().flat_map(|known| known.sockets()) {
@@ -54,7 +49,16 @@ impl Watch {
             self.endpoints = Some(Arc::clone(endpoints));
         }
         self.on = on;
+        if !on {
+            // To watch for nothing would not do: as long as somebody might be told, every packet that goes or comes takes its
+            // sender the time to find out that nobody wants to be.
+            for socket in endpoints.sockets() {
+                let _ = epoll::delete(&self.epoll, socket);
+            }
+            return true;
+        }
         let data = EventData::new_u64(0);
+        let events = EventFlags::IN | EventFlags::ET;
         let watch = |socket: &Socket| {
             let modified = epoll::modify(&self.epoll, socket, data, events);
             modified.is_ok() || epoll::add(&self.epoll, socket, data, events).is_ok()

@@ -1,8 +1,9 @@
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use super::network::{Endpoint, Network};
+use super::network::{Endpoint, Endpoints, Network};
 use super::route::gid_of;
 use super::socket::{Message, Ring};
 use super::{address, tunnel};
@@ -14,12 +15,46 @@ use crate::wire::{Packet, icrc};
 /// Where packets are received to; for one who receives at a time.
 pub(crate) struct Inbox {
     ring: Ring,
+    /// The sockets, and how often they had changed then.
+    endpoints: Option<(u64, Arc<Endpoints>)>,
+    origins: Origins,
 }
 
 impl Inbox {
     pub(crate) fn new() -> Self {
-        Self { ring: Ring::new() }
+        Self {
+            ring: Ring::new(),
+            endpoints: None,
+            origins: Origins::default(),
+        }
     }
+}
+
+/// What was found out of the datagrams before: the next one is likely to be as one of the last two.
+#[derive(Default)]
+struct Origins {
+    known: [Option<(Origin, Outer)>; 2],
+    /// The one that was found out last.
+    newest: usize,
+}
+
+/// Where a datagram comes from and to, and how long it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Origin {
+    from: SocketAddr,
+    local: SocketAddr,
+    gid: u8,
+    len: usize,
+    traffic_class: u8,
+    hop_limit: u8,
+}
+
+/// The headers that such a datagram must have come with, what they contribute to an ICRC, and what they say, if they may.
+#[derive(Clone, Copy)]
+struct Outer {
+    headers: Headers,
+    icrc: icrc::Begun,
+    arrival: Result<Arrival, Counter>,
 }
 
 /// The packets of datagrams that came together, those that are right. The others are counted.
@@ -29,16 +64,13 @@ pub(crate) struct Arrived<'a> {
     message: Message<'a>,
     /// That of the next datagram.
     number: usize,
-    /// The headers that datagrams of a length come with: most have the same.
-    outer: Option<(usize, Headers)>,
-    /// What was found in the headers of the last packet.
-    arrival: Option<(Headers, Arrival)>,
+    origins: &'a mut Origins,
 }
 
 impl Arrived<'_> {
-    /// Whether it is no more than one datagram.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.message.datagrams() == 1
+    /// How many datagrams they are.
+    pub(crate) fn count_together(&self) -> usize {
+        self.message.datagrams()
     }
 }
 
@@ -73,31 +105,30 @@ impl<'a> Arrived<'a> {
         if self.message.truncated {
             return Err(Some(Counter::Malformed));
         }
-        let (gid, headers, bytes) = match endpoint.tunnelled {
+        let (outer, bytes) = match endpoint.tunnelled {
             Some(gid) if tunnel::is_tunnelled(payload) => {
-                let opened = tunnel::open(payload).ok_or(Counter::Malformed)?;
-                (gid, opened.0, opened.1)
+                let (headers, bytes) = tunnel::open(payload).ok_or(Counter::Malformed)?;
+                let outer = Outer {
+                    headers,
+                    icrc: headers.begin_icrc(),
+                    arrival: self.arrival(gid, &headers),
+                };
+                (outer, bytes)
             }
-            _ => (endpoint.gid, self.outer(payload.len()), payload),
+            _ => (*self.outer(payload.len()), payload),
         };
+        let headers = outer.headers;
         network.capture(&headers, bytes);
         let (transport, sent) = icrc::split(bytes).ok_or(Counter::Malformed)?;
         network
             .counters
             .count(Counter::ReceivedBytes, bytes.len() as u64);
         let from = self.message.from;
-        let difference = headers.icrc(transport) ^ sent;
+        let difference = outer.icrc.finish(transport) ^ sent;
         if difference != 0 && !is_excused(&headers, from, transport.len(), difference) {
             return Err(Some(Counter::WrongIcrc));
         }
-        let arrival = match self.arrival {
-            Some((known, arrival)) if known == headers => arrival,
-            _ => {
-                let arrival = self.arrival(gid, &headers)?;
-                self.arrival = Some((headers, arrival));
-                arrival
-            }
-        };
+        let arrival = outer.arrival?;
         let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
         Ok((arrival, packet))
     }
@@ -122,16 +153,40 @@ impl<'a> Arrived<'a> {
         })
     }
 
-    /// The headers that a datagram of so many bytes must have come with.
-    fn outer(&mut self, len: usize) -> Headers {
-        match self.outer {
-            Some((known, headers)) if known == len => headers,
-            _ => {
-                let headers = outer(self.endpoint, &self.message, len);
-                self.outer = Some((len, headers));
-                headers
+    /// What is to be known of a datagram of so many bytes that is not tunnelled.
+    fn outer(&mut self, len: usize) -> &Outer {
+        let (endpoint, message) = (self.endpoint, &self.message);
+        let origin = Origin {
+            from: message.from,
+            local: endpoint.socket.local(),
+            gid: endpoint.gid,
+            len,
+            traffic_class: message.traffic_class,
+            hop_limit: message.hop_limit,
+        };
+        let is_known = |known: &Option<(Origin, Outer)>| {
+            known.as_ref().is_some_and(|(known, _)| *known == origin)
+        };
+        let place = match self.origins.known.iter().position(is_known) {
+            Some(place) => place,
+            None => {
+                self.origins.newest ^= 1;
+                self.origins.newest
             }
+        };
+        if !is_known(&self.origins.known[place]) {
+            let headers = outer(endpoint, message, len);
+            let found = Outer {
+                headers,
+                icrc: headers.begin_icrc(),
+                arrival: self.arrival(endpoint.gid, &headers),
+            };
+            self.origins.known[place] = Some((origin, found));
         }
+        let Some((_, outer)) = &self.origins.known[place] else {
+            unreachable!("it was just put there");
+        };
+        outer
     }
 }
 
@@ -140,20 +195,28 @@ impl Network {
     /// are is not looked at here. How many datagrams came, right or wrong.
     pub(crate) fn receive(&self, inbox: &mut Inbox, mut deliver: impl FnMut(Arrived<'_>)) -> usize {
         let mut datagrams = 0;
-        let endpoints = self.endpoints();
+        let Inbox {
+            ring,
+            endpoints: known,
+            origins,
+        } = inbox;
+        let changes = self.endpoints_changes();
+        if known.as_ref().is_none_or(|(of, _)| *of != changes) {
+            *known = None;
+        }
+        let (_, endpoints) = known.get_or_insert_with(|| (changes, self.endpoints()));
         for endpoint in endpoints.iter() {
             // An error is that of an earlier datagram, or want of memory; the next time there is another answer.
-            let count = endpoint.socket.receive(&mut inbox.ring).unwrap_or(0);
+            let count = endpoint.socket.receive(ring).unwrap_or(0);
             for index in 0..count {
-                let message = inbox.ring.message(index);
+                let message = ring.message(index);
                 datagrams += message.datagrams();
                 deliver(Arrived {
                     network: self,
                     endpoint,
                     message,
                     number: 0,
-                    outer: None,
-                    arrival: None,
+                    origins,
                 });
             }
         }

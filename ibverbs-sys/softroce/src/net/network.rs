@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -120,8 +121,14 @@ pub(crate) struct Network {
     asked_buffer: usize,
     pub(super) segmentation: Segmentation,
     endpoints: RwLock<Arc<Endpoints>>,
+    /// How often they changed.
+    endpoints_changes: AtomicU64,
     groups: Mutex<HashMap<SocketAddr, (usize, Arc<Endpoint>)>>,
-    pool: Mutex<Vec<Batch>>,
+    #[expect(
+        clippy::vec_box,
+        reason = "a batch is large, and changes hands with every message"
+    )]
+    pool: Mutex<Vec<Box<Batch>>>,
     pub(super) delay: Delay,
     pub(super) counters: Arc<Counters>,
     pub(super) faults: Arc<Faults>,
@@ -195,6 +202,7 @@ impl Network {
             .min();
         Ok(Self {
             endpoints: RwLock::new(Arc::new(Endpoints(own.iter().cloned().collect()))),
+            endpoints_changes: AtomicU64::new(0),
             own,
             addresses: gids.iter().map(|gid| gid.address).collect(),
             gids,
@@ -401,11 +409,11 @@ impl Network {
         Outbox::new(self)
     }
 
-    pub(super) fn batch(&self) -> Batch {
+    pub(super) fn batch(&self) -> Box<Batch> {
         self.pool.lock().pop().unwrap_or_default()
     }
 
-    pub(super) fn recycle(&self, batch: Batch) {
+    pub(super) fn recycle(&self, batch: Box<Batch>) {
         let mut pool = self.pool.lock();
         if pool.len() < POOL {
             pool.push(batch);
@@ -415,6 +423,11 @@ impl Network {
     /// All sockets that packets come by, now.
     pub(crate) fn endpoints(&self) -> Arc<Endpoints> {
         Arc::clone(&self.endpoints.read())
+    }
+
+    /// How often they changed until now.
+    pub(super) fn endpoints_changes(&self) -> u64 {
+        self.endpoints_changes.load(Ordering::Acquire)
     }
 
     /// Sends what was held back and is due, by an accident that was arranged. The timer for it was noted for `noted`.
@@ -512,6 +525,7 @@ impl Network {
         let of_groups = groups.values().map(|(_, endpoint)| endpoint);
         let all = self.own.iter().chain(of_groups).cloned().collect();
         *self.endpoints.write() = Arc::new(Endpoints(all));
+        self.endpoints_changes.fetch_add(1, Ordering::Release);
         // The engine waits for the sockets that were there when it fell asleep.
         self.timers.sleeper().ring();
     }

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::thread;
 
@@ -12,7 +12,7 @@ use super::bursts;
 use super::delay::Packet;
 use super::network::{Network, tag_of};
 use super::route::{Company, Way};
-use super::socket::{BATCH, Burst, Socket};
+use super::socket::{Burst, Socket};
 use super::tunnel;
 use crate::config::Segmentation;
 use crate::proto::{Counter, Path};
@@ -41,7 +41,7 @@ const LARGE: usize = 512;
 #[derive(Debug)]
 pub(crate) struct Outbox<'a> {
     network: &'a Network,
-    batch: Batch,
+    batch: Lent<'a>,
     /// Where packets go through shared memory.
     shared: Option<Shared>,
     /// Who shares memory is woken later.
@@ -60,13 +60,24 @@ struct Shared {
     has_sent: bool,
 }
 
+/// The packets of a box, which it has from the first one on, and gives back for the next use.
+#[derive(Debug)]
+struct Lent<'a> {
+    network: &'a Network,
+    batch: Option<Box<Batch>>,
+}
+
 /// The packets of a box, all in one buffer that is used again.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
     packets: Vec<Sealed>,
-    /// Of the last packet: the next one is likely to have the same.
-    last: Option<Known>,
+    /// Which of them pass the system together.
+    runs: Vec<Range<usize>>,
+    /// Of packets before: the next one is likely to be as one of the last two.
+    known: [Option<Known>; 2],
+    /// The one that was found out last.
+    newest: usize,
 }
 
 /// What was found out for a packet: the way, and the headers for a length from BTH to pad.
@@ -77,6 +88,7 @@ struct Known {
     way: Way,
     len: usize,
     headers: Headers,
+    icrc: icrc::Begun,
 }
 
 /// A packet that is ready.
@@ -104,7 +116,10 @@ impl<'a> Outbox<'a> {
     pub(super) fn new(network: &'a Network) -> Self {
         Self {
             network,
-            batch: Batch::default(),
+            batch: Lent {
+                network,
+                batch: None,
+            },
             shared: None,
             is_quiet: false,
         }
@@ -164,12 +179,14 @@ impl<'a> Outbox<'a> {
                 shared.link.flush();
             }
         }
-        let Self { network, batch, .. } = self;
+        let network = self.network;
+        let Some(batch) = &mut self.batch.batch else {
+            return;
+        };
         if batch.packets.is_empty() {
             batch.bytes.clear();
             return;
         }
-        let mut runs: SmallVec<[Range<usize>; BATCH]> = SmallVec::new();
         let mut begin = 0;
         while let Some(first) = batch.packets.get(begin) {
             let run = begin..begin + network.burst(&batch.packets[begin..]);
@@ -177,13 +194,16 @@ impl<'a> Outbox<'a> {
                 batch.number(run.clone());
             }
             begin = run.end;
-            runs.push(run);
+            batch.runs.push(run);
         }
-        for packet in &batch.packets {
-            network.capture(&packet.headers, &batch.bytes[packet.transport.clone()]);
+        if network.is_captured() {
+            for packet in &batch.packets {
+                network.capture(&packet.headers, &batch.bytes[packet.transport.clone()]);
+            }
         }
-        network.send(batch, &runs);
+        network.send(batch);
         batch.packets.clear();
+        batch.runs.clear();
         batch.bytes.clear();
     }
 
@@ -202,9 +222,8 @@ impl<'a> Outbox<'a> {
 
     /// Has a buffer, from the first packet on.
     fn open(&mut self) {
-        if self.batch.bytes.capacity() == 0 {
-            self.batch = self.network.batch();
-        }
+        let network = self.network;
+        self.batch.batch.get_or_insert_with(|| network.batch());
     }
 
     /// Sends the bytes from `begin` on through shared memory. None: there is none.
@@ -228,31 +247,37 @@ impl<'a> Outbox<'a> {
     /// Makes the bytes from `begin` on a packet of this way; none if there is no such way.
     fn seal(&mut self, begin: usize, path: &Path) -> Option<()> {
         let network = self.network;
-        let bytes = &mut self.batch.bytes;
+        let batch: &mut Batch = &mut self.batch;
+        let bytes = &mut batch.bytes;
         let transport = begin + tunnel::OVERHEAD;
         let written = bytes.get(transport..)?;
         let destination = written.get(4..8)?;
         let queue_pair = u32::from_be_bytes(destination.try_into().ok()?) & 0xff_ffff;
         let len = written.len();
-        let Known { way, headers, .. } = match self.batch.last {
-            Some(last) if (last.path, last.queue_pair, last.len) == (*path, queue_pair, len) => {
-                last
-            }
-            _ => {
+        let is_same = |known: &&Known| {
+            (known.len, known.queue_pair) == (len, queue_pair) && known.path == *path
+        };
+        let known = match batch.known.iter().flatten().find(is_same) {
+            Some(known) => known,
+            None => {
                 let way = network.way(path, queue_pair)?;
-                *self.batch.last.insert(Known {
+                let headers = way.route.headers(len);
+                batch.newest ^= 1;
+                batch.known[batch.newest].insert(Known {
                     path: *path,
                     queue_pair,
                     way,
                     len,
-                    headers: way.route.headers(len),
+                    headers,
+                    icrc: headers.begin_icrc(),
                 })
             }
         };
+        let (way, headers) = (&known.way, &known.headers);
         if !network.faults.link_is_up() {
             return None;
         }
-        let icrc = headers.icrc(written);
+        let icrc = known.icrc.finish(written);
         bytes.extend_from_slice(&icrc.to_le_bytes());
         if way.tunnelled {
             let (ip, udp) = (headers.ip(), headers.udp());
@@ -262,7 +287,7 @@ impl<'a> Outbox<'a> {
         let sealed = Sealed {
             datagram: if way.tunnelled { begin } else { transport }..bytes.len(),
             transport: transport..bytes.len(),
-            headers,
+            headers: *headers,
             shipment: Shipment {
                 endpoint: way.endpoint,
                 to: way.to,
@@ -351,12 +376,37 @@ impl<'a> Outbox<'a> {
     }
 }
 
+impl Deref for Lent<'_> {
+    type Target = Batch;
+
+    fn deref(&self) -> &Batch {
+        match &self.batch {
+            Some(batch) => batch,
+            None => unreachable!("it was opened"),
+        }
+    }
+}
+
+impl DerefMut for Lent<'_> {
+    fn deref_mut(&mut self) -> &mut Batch {
+        match &mut self.batch {
+            Some(batch) => batch,
+            None => unreachable!("it was opened"),
+        }
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            self.network.recycle(batch);
+        }
+    }
+}
+
 impl Drop for Outbox<'_> {
     fn drop(&mut self) {
         self.flush();
-        if self.batch.bytes.capacity() > 0 {
-            self.network.recycle(std::mem::take(&mut self.batch));
-        }
     }
 }
 
@@ -402,23 +452,25 @@ fn burst<'a>(shipment: Shipment, payloads: &'a [IoSlice<'a>], segments: bool) ->
 
 impl Network {
     /// Sends a box's packets; each run of them is a burst.
-    fn send(&self, batch: &Batch, runs: &[Range<usize>]) {
-        let payloads: SmallVec<[IoSlice<'_>; PACKETS]> = batch
-            .packets
-            .iter()
-            .map(|packet| IoSlice::new(&batch.bytes[packet.datagram.clone()]))
-            .collect();
+    fn send(&self, batch: &Batch) {
+        // Most often there is one, and an acknowledgement behind it.
+        let mut payloads: SmallVec<[IoSlice<'_>; 2]> = SmallVec::new();
+        payloads.reserve(batch.packets.len());
+        for packet in &batch.packets {
+            payloads.push(IoSlice::new(&batch.bytes[packet.datagram.clone()]));
+        }
         let of = |run: &Range<usize>| batch.packets[run.start].shipment;
-        for runs in runs.chunk_by(|a, b| of(a).endpoint == of(b).endpoint) {
+        for runs in (batch.runs).chunk_by(|a, b| of(a).endpoint == of(b).endpoint) {
             let Some(endpoint) = self.own.get(of(&runs[0]).endpoint) else {
                 continue;
             };
             let socket = &endpoint.socket;
             let segments = self.segmentation != Segmentation::Never && socket.segments();
-            let bursts: SmallVec<[Burst<'_>; BATCH]> = runs
-                .iter()
-                .map(|run| burst(of(run), &payloads[run.clone()], segments))
-                .collect();
+            let mut bursts: SmallVec<[Burst<'_>; 2]> = SmallVec::new();
+            bursts.reserve(runs.len());
+            for run in runs {
+                bursts.push(burst(of(run), &payloads[run.clone()], segments));
+            }
             self.ship(socket, &bursts);
         }
     }

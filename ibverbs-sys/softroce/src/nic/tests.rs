@@ -105,8 +105,14 @@ impl Host {
             .unwrap();
     }
 
-    /// Takes the queue pair to RTS, connected with a peer's.
+    /// Takes the queue pair to RTS, connected with a peer's. What is lost after 34 ms is sent again: that is soon, and eight
+    /// times of it are longer than a busy machine keeps a thread from running.
     fn connect(&self, peer: &Self) {
+        self.connect_with(peer, 13);
+    }
+
+    /// The same with another timeout.
+    fn connect_with(&self, peer: &Self, timeout: u8) {
         type Bit = ibv_qp_attr_mask;
         let mut values = ibv_qp_attr {
             port_num: 1,
@@ -115,9 +121,7 @@ impl Host {
             dest_qp_num: peer.queue_pair.number(),
             qp_access_flags: ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
             min_rnr_timer: 1,
-            // 34 ms: what is lost is soon sent again, and eight times are longer than a busy machine keeps a
-            // thread from running.
-            timeout: 13,
+            timeout,
             retry_cnt: 7,
             rnr_retry: 7,
             ..ibv_qp_attr::default()
@@ -288,6 +292,52 @@ fn a_queue_pair_that_is_connected_to_itself_gets_its_messages() {
             .into_iter()
             .eq(0..10)
     );
+}
+
+#[test]
+fn an_answer_that_waits_for_a_program_goes_without_it() {
+    let (a, b) = (open(Config::default()), open(Config::default()));
+    let [a, b] = [&a, &b].map(|nic| Host::new(nic, Service::ReliableConnection, 0));
+    // Nothing is ever sent again.
+    a.connect_with(&b, 0);
+    b.connect_with(&a, 0);
+    let engine_is_away = || {
+        b.nic.progress();
+        b.nic.engine.get().is_some_and(|engine| engine.is_away())
+    };
+    for number in 0..100 {
+        b.post_receives(1);
+        // Nobody but the one who polls looks for packets, at first.
+        let end = Instant::now() + Duration::from_millis(5);
+        while !engine_is_away() && Instant::now() < end {}
+        a.send(number, None);
+        let poll = || {
+            b.nic.progress();
+        };
+        assert_eq!(numbers(&b.completions(1, poll)), [number]);
+        a.completions(1, nobody_polls);
+    }
+}
+
+#[test]
+fn an_answer_goes_with_what_the_program_says() {
+    let (a, b) = connected(0, Service::ReliableConnection);
+    let poll = || {
+        a.nic.progress();
+        b.nic.progress();
+    };
+    let (mut together, mut number, end) = (0, 0, Instant::now() + LOST);
+    while together < 3 {
+        assert!(Instant::now() < end, "{together} of {number} answers");
+        number += 1;
+        let (from, to) = if number % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        to.post_receives(1);
+        from.send(number, None);
+        assert_eq!(numbers(&to.completions(1, poll)), [number]);
+        let waits = to.nic.receiver.lock().touched.len() == 1;
+        together += u32::from(waits && to.queue_pair.owes());
+        from.completions(1, poll);
+    }
 }
 
 #[test]

@@ -23,7 +23,12 @@ pub struct QueuePair {
     established: bool,
     /// That the send queue is drained was told.
     drained: bool,
+    /// Packets that went before an acknowledgement that may wait.
+    passed: u32,
 }
+
+/// So many packets go before an acknowledgement at most.
+const PATIENCE: u32 = 8;
 
 impl QueuePair {
     /// A queue pair in RESET.
@@ -41,6 +46,7 @@ impl QueuePair {
             receipts: Receipts::default(),
             established: false,
             drained: false,
+            passed: 0,
         }
     }
 
@@ -167,6 +173,23 @@ impl QueuePair {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
     }
 
+    /// Whether nothing is to be transmitted but an acknowledgement, of a message that the program was told of. It may wait for
+    /// what the program answers, to go with that: for as long as looking at a message takes.
+    pub fn may_rest(&self) -> bool {
+        self.is_patient() && self.requester.is_at_end()
+    }
+
+    /// Whether an acknowledgement is to be transmitted.
+    pub fn owes(&self) -> bool {
+        self.responder.owes()
+    }
+
+    fn is_patient(&self) -> bool {
+        self.endpoint.is_reliable()
+            && self.endpoint.state == State::ReadyToSend
+            && self.responder.is_patient()
+    }
+
     /// Takes a packet. What is to be said to it comes from [`poll_transmit`](Self::poll_transmit): call that
     /// once after all packets that came together, and one acknowledgement answers them all.
     ///
@@ -249,7 +272,8 @@ impl QueuePair {
     }
 
     /// Appends the next packet to `out`, from the BTH to the pad, without the ICRC: answers first, then what
-    /// was lost or is new, as much as the window allows. Gives the way that the packet goes. Without one,
+    /// was lost or is new, as much as the window allows; and an acknowledgement that [may rest](Self::may_rest) last, as the
+    /// system takes a shorter packet behind a longer one as one with it. Gives the way that the packet goes. Without one,
     /// nothing can go now; so call this until then.
     pub fn poll_transmit(
         &mut self,
@@ -267,8 +291,10 @@ impl QueuePair {
             }
             _ => {}
         }
-        if let (true, Some(path)) = (self.endpoint.is_reliable(), path) {
+        let patient = self.is_patient() && self.passed < PATIENCE;
+        if let (true, Some(path)) = (self.endpoint.is_reliable() && !patient, path) {
             if self.responder.poll_transmit(now, &self.endpoint, host, out) {
+                self.passed = 0;
                 return Some(path);
             }
             if self.end_if_due(host) {
@@ -286,9 +312,16 @@ impl QueuePair {
             return None;
         }
         let done = self.requester.poll_transmit(now, &self.endpoint, host, out);
-        let path = done.ok().flatten();
+        let sent = done.ok().flatten();
         self.conclude(done.map(|_| ()), host);
-        path
+        if sent.is_some() {
+            self.passed = if patient { self.passed + 1 } else { 0 };
+        } else if self.is_patient() {
+            let said = self.responder.poll_transmit(now, &self.endpoint, host, out);
+            self.passed = 0;
+            return path.filter(|_| said);
+        }
+        sent
     }
 
     /// The earliest moment at which [`handle_timeout`](Self::handle_timeout), and then

@@ -313,6 +313,16 @@ impl QueuePair {
         outgoing.flush();
     }
 
+    /// Whether all that is to be transmitted is an acknowledgement that may go with what the program answers.
+    pub(crate) fn may_rest(&self) -> bool {
+        self.inner.lock().transport.may_rest()
+    }
+
+    /// Whether an acknowledgement is to be transmitted.
+    pub(crate) fn owes(&self) -> bool {
+        self.inner.lock().transport.owes()
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
     pub fn next_timeout(&self) -> Option<Time> {
         self.inner.lock().transport.next_timeout()

@@ -12,27 +12,66 @@ use crc32fast::Hasher;
 /// The CRC of eight bytes of ones.
 const SEED: u32 = 0x2144_df1c;
 
-/// Bytes of the BTH that are copied to be masked.
-const BTH_HEAD: usize = 8;
+/// Bytes of a packet that are copied to be masked.
+const HEAD: usize = 64;
+
+/// What the headers in front of a BTH contribute to an ICRC: the same for all packets of one way and one length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun(u32);
+
+impl Begun {
+    /// That of headers of IPv4 and UDP.
+    pub fn ipv4(header: &[u8; 20], udp: &[u8; 8]) -> Self {
+        let mut covered = [0; 20 + 8];
+        covered[..20].copy_from_slice(header);
+        covered[1] = 0xff; // TOS
+        covered[8] = 0xff; // TTL
+        covered[10..12].fill(0xff); // checksum
+        Self::with(&mut covered, udp)
+    }
+
+    /// That of headers of IPv6 and UDP.
+    pub fn ipv6(header: &[u8; 40], udp: &[u8; 8]) -> Self {
+        let mut covered = [0; 40 + 8];
+        covered[..40].copy_from_slice(header);
+        covered[0] |= 0x0f; // traffic class
+        covered[1..4].fill(0xff); // traffic class and flow label
+        covered[7] = 0xff; // hop limit
+        Self::with(&mut covered, udp)
+    }
+
+    fn with(covered: &mut [u8], udp: &[u8; 8]) -> Self {
+        if let Some(end) = covered.last_chunk_mut::<8>() {
+            *end = *udp;
+            end[6..].fill(0xff); // checksum
+        }
+        let mut hasher = Hasher::new_with_initial(SEED);
+        hasher.update(covered);
+        Self(hasher.finalize())
+    }
+
+    /// The ICRC of the packet whose bytes from BTH to pad are `transport`.
+    pub fn finish(self, transport: &[u8]) -> u32 {
+        let mut masked = [0; HEAD];
+        let (head, tail) = transport.split_at(transport.len().min(HEAD));
+        masked[..head.len()].copy_from_slice(head);
+        // FECN, BECN, reserved. Shorter than that is no packet, but a CRC it has.
+        masked[4] = 0xff;
+        let mut hasher = Hasher::new_with_initial(self.0);
+        hasher.update(&masked[..head.len()]);
+        hasher.update(tail);
+        hasher.finalize()
+    }
+}
 
 /// The ICRC of a packet over IPv4, whose bytes from BTH to pad are `transport`.
 pub fn ipv4(header: &[u8; 20], udp: &[u8; 8], transport: &[u8]) -> u32 {
-    let mut covered = [0; 20 + 8 + BTH_HEAD];
-    covered[..20].copy_from_slice(header);
-    covered[1] = 0xff; // TOS
-    covered[8] = 0xff; // TTL
-    covered[10..12].fill(0xff); // checksum
-    finish(&mut covered, 20, udp, transport)
+    Begun::ipv4(header, udp).finish(transport)
 }
 
 /// The ICRC of a packet over IPv6, whose bytes from BTH to pad are `transport`.
 pub fn ipv6(header: &[u8; 40], udp: &[u8; 8], transport: &[u8]) -> u32 {
-    let mut covered = [0; 40 + 8 + BTH_HEAD];
-    covered[..40].copy_from_slice(header);
-    covered[0] |= 0x0f; // traffic class
-    covered[1..4].fill(0xff); // traffic class and flow label
-    covered[7] = 0xff; // hop limit
-    finish(&mut covered, 40, udp, transport)
+    Begun::ipv6(header, udp).finish(transport)
 }
 
 /// A datagram's packet from BTH to pad, and the ICRC behind it; none if there is no room for one.
@@ -94,20 +133,6 @@ fn identification(
         header[4] ^ changed[0],
         header[5] ^ changed[1],
     ]))
-}
-
-fn finish(covered: &mut [u8], ip: usize, udp: &[u8; 8], transport: &[u8]) -> u32 {
-    covered[ip..ip + 8].copy_from_slice(udp);
-    covered[ip + 6..ip + 8].fill(0xff); // checksum
-    // Shorter than eight bytes is no packet, but a CRC it has.
-    let (head, tail) = transport.split_at(transport.len().min(BTH_HEAD));
-    let bth = ip + 8;
-    covered[bth..bth + head.len()].copy_from_slice(head);
-    covered[bth + 4] = 0xff; // FECN, BECN, reserved
-    let mut hasher = Hasher::new_with_initial(SEED);
-    hasher.update(&covered[..bth + head.len()]);
-    hasher.update(tail);
-    hasher.finalize()
 }
 
 /// The polynomial, in a CRC's order of bits: bit 31 is x^0, bit 0 is x^31; x^32 is left out.

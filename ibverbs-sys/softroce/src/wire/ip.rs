@@ -159,9 +159,14 @@ impl Headers {
 
     /// The ICRC of the packet whose bytes from BTH to pad are `transport`.
     pub fn icrc(&self, transport: &[u8]) -> u32 {
+        self.begin_icrc().finish(transport)
+    }
+
+    /// What they contribute to it.
+    pub fn begin_icrc(&self) -> icrc::Begun {
         match self {
-            Self::V4 { ip, udp } => icrc::ipv4(ip, udp, transport),
-            Self::V6 { ip, udp } => icrc::ipv6(ip, udp, transport),
+            Self::V4 { ip, udp } => icrc::Begun::ipv4(ip, udp),
+            Self::V6 { ip, udp } => icrc::Begun::ipv6(ip, udp),
         }
     }
 

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libc::{c_int, iovec, mmsghdr};
+use libc::{c_int, iovec, mmsghdr, msghdr};
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -206,12 +206,31 @@ impl Socket {
 
     /// Sends bursts, not more than [`BATCH`], and never waits; how many of them went. An error is that of the first one.
     pub(crate) fn send(&self, bursts: &[Burst<'_>]) -> io::Result<usize> {
-        match bursts.len() {
-            0 => Ok(0),
-            1 => self.send_some::<1>(bursts),
-            2..=4 => self.send_some::<4>(bursts),
+        match bursts {
+            [] => Ok(0),
+            [burst] => self.send_one(burst),
+            [_, _] => self.send_some::<2>(bursts),
             _ => self.send_some::<BATCH>(bursts),
         }
+    }
+
+    /// Sends one, which takes the system somewhat less than a list of one.
+    fn send_one(&self, burst: &Burst<'_>) -> io::Result<usize> {
+        let (mut name, mut controls) = (Name::NONE, [Control::NONE; 3]);
+        let header = header(burst, &mut name, &mut controls);
+        // SAFETY: the header points at a name and control messages that are there, and at the burst's slices, which are laid
+        // out as an iovec is and which, with their bytes, the kernel only reads; each with its length.
+        let sent = unsafe {
+            libc::sendmsg(
+                self.socket.as_raw_fd(),
+                &raw const header,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(1)
     }
 
     /// Sends up to `N` of them.
@@ -220,17 +239,9 @@ impl Socket {
         let mut names = [const { Name::NONE }; N];
         let mut controls: [Controls; N] = [const { [Control::NONE; 3] }; N];
         let mut headers = [const { NO_HEADER }; N];
-        for (i, burst) in bursts.iter().take(N).enumerate() {
-            let header = &mut headers[i].msg_hdr;
-            header.msg_namelen = names[i].set(burst.to);
-            header.msg_name = (&raw mut names[i]).cast();
-            header.msg_iov = burst.payloads.as_ptr().cast_mut().cast::<iovec>();
-            header.msg_iovlen = burst.payloads.len() as _;
-            let set = Control::set(&mut controls[i], burst);
-            if set > 0 {
-                header.msg_control = (&raw mut controls[i]).cast();
-                header.msg_controllen = (set * size_of::<Control>()) as _;
-            }
+        let places = headers.iter_mut().zip(&mut names).zip(&mut controls);
+        for (burst, ((place, name), controls)) in bursts.iter().zip(places) {
+            place.msg_hdr = header(burst, name, controls);
         }
         // SAFETY: the first `count` headers point at a name and control messages of these arrays, and at the bursts' slices,
         // which are laid out as an iovec is and which, with their bytes, the kernel only reads; each with its length, and all
@@ -250,16 +261,20 @@ impl Socket {
     /// there are in it now.
     pub(crate) fn receive(&self, ring: &mut Ring) -> io::Result<usize> {
         let (headers, count) = ring.prepare();
-        // SAFETY: so many headers point at names, control messages and room for bytes in the ring's allocation, with their
-        // lengths; the ring is borrowed mutably, so nobody else looks at it.
-        let received = unsafe {
-            libc::recvmmsg(
-                self.socket.as_raw_fd(),
-                headers,
-                count as _,
-                libc::MSG_DONTWAIT,
-                ptr::null_mut(),
-            )
+        let received = if count == 1 {
+            self.receive_one(headers)
+        } else {
+            // SAFETY: so many headers point at names, control messages and room for bytes in the ring's allocation, with
+            // their lengths; the ring is borrowed mutably, so nobody else looks at it.
+            unsafe {
+                libc::recvmmsg(
+                    self.socket.as_raw_fd(),
+                    headers,
+                    count as _,
+                    libc::MSG_DONTWAIT,
+                    ptr::null_mut(),
+                )
+            }
         };
         match usize::try_from(received) {
             Ok(received) => {
@@ -272,6 +287,37 @@ impl Socket {
             },
         }
     }
+
+    /// Takes one message to a ring's first header, by the call for one; 1, or -1.
+    fn receive_one(&self, header: *mut mmsghdr) -> c_int {
+        // SAFETY: as in `receive`, which this is a part of, for the first one.
+        unsafe {
+            let socket = self.socket.as_raw_fd();
+            let length = libc::recvmsg(socket, &raw mut (*header).msg_hdr, libc::MSG_DONTWAIT);
+            match u32::try_from(length) {
+                Ok(length) => {
+                    (*header).msg_len = length;
+                    1
+                }
+                Err(_) => -1,
+            }
+        }
+    }
+}
+
+/// The header of a burst, which points at it and at what is put into `name` and `controls`.
+fn header(burst: &Burst<'_>, name: &mut Name, controls: &mut Controls) -> msghdr {
+    let mut header = NO_HEADER.msg_hdr;
+    header.msg_namelen = name.set(burst.to);
+    header.msg_name = (&raw mut *name).cast();
+    header.msg_iov = burst.payloads.as_ptr().cast_mut().cast::<iovec>();
+    header.msg_iovlen = burst.payloads.len() as _;
+    let set = Control::set(controls, burst);
+    if set > 0 {
+        header.msg_control = (&raw mut *controls).cast();
+        header.msg_controllen = (set * size_of::<Control>()) as _;
+    }
+    header
 }
 
 impl AsFd for Socket {

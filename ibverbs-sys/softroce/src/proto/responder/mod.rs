@@ -41,6 +41,8 @@ pub(super) struct Responder {
     resources: Resources,
     /// The peer shall be told how far its requests were executed.
     acknowledge: bool,
+    /// With what is to be acknowledged the program was told of a message.
+    told: bool,
     /// The peer shall be told that the expected packet did not come, or cannot be taken now.
     refusal: Option<Syndrome>,
     /// The peer was told so: once until the packet comes (IBTA 9.7.4.1.2, 9.7.5.2.8).
@@ -126,6 +128,8 @@ impl Responder {
                 self.message_sequence += u32::from(ends);
                 self.expected = sequence.next();
                 self.acknowledge |= packet.header.bth.acknowledge;
+                let receives = opcode.is_send() || packet.header.immediate.is_some();
+                self.told = ends && receives;
             })
         } else if self.message.is_under_way() {
             Err(Refusal::Invalid)
@@ -229,6 +233,7 @@ impl Responder {
         let opcode = packet.header.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
             self.acknowledge = true;
+            self.told = false;
             return;
         }
         let Some(resource) = self.resources.find(sequence) else {
@@ -289,6 +294,20 @@ impl Responder {
             status,
             event,
         });
+    }
+
+    /// An acknowledgement is to go.
+    pub(super) fn owes(&self) -> bool {
+        self.acknowledge
+    }
+
+    /// All that is to go is an acknowledgement of a message that the program was told of, and may be about to answer.
+    pub(super) fn is_patient(&self) -> bool {
+        self.acknowledge
+            && self.told
+            && self.refusal.is_none()
+            && self.end.is_none()
+            && self.resources.is_idle()
     }
 
     /// The end, once all before it is answered.

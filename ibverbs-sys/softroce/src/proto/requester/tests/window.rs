@@ -120,3 +120,44 @@ fn what_has_no_packets_or_no_answers_does_not_wait() {
         node.transmit_all(Time::default());
     }
 }
+
+#[test]
+fn an_acknowledgement_rests_for_what_the_program_says_and_goes_behind_it() {
+    let mut pair = Pair::new(RC);
+    pair.b.machine.post_receive(1, 64);
+    pair.a.post_send(2, vec![1; 8]);
+    let now = Time::default();
+    for packet in pair.a.transmit_all(now) {
+        pair.b.receive(now, &packet);
+    }
+    assert!(pair.b.queue_pair.may_rest() && pair.b.queue_pair.owes());
+    pair.b.post_send(3, vec![2; 8]);
+    assert!(!pair.b.queue_pair.may_rest());
+    let packets = pair.b.transmit_all(now);
+    assert!(packets.len() == 2 && packets[0].len() > packets[1].len());
+    assert!(!pair.b.queue_pair.owes());
+    pair.a.machine.post_receive(4, 64);
+    for packet in packets {
+        pair.a.receive(now, &packet);
+    }
+    assert_eq!(pair.a.machine.ends(), [(2, S::Success)]);
+}
+
+#[test]
+fn what_the_program_does_not_know_of_is_acknowledged_at_once() {
+    let mut pair = Pair::new(RC);
+    let key = pair.b.machine.register(vec![0; 8]);
+    let remote = pair.b.machine.remote(key, 0);
+    let source = pair.a.machine.register(vec![1; 8]);
+    let list = [pair.a.machine.segment(source, 0, 8)];
+    let write = SendOperation::Write {
+        remote,
+        immediate: None,
+    };
+    pair.a.post(request(1, write, &list));
+    let now = Time::default();
+    for packet in pair.a.transmit_all(now) {
+        pair.b.receive(now, &packet);
+    }
+    assert!(pair.b.queue_pair.owes() && !pair.b.queue_pair.may_rest());
+}

@@ -85,6 +85,10 @@ impl Pacing {
                 self.right = 0;
                 self.patience = (self.patience * 2).min(MOST_PATIENCE);
             }
+        } else if found.contended && within(AROUND) {
+            // He is at it at this moment, and this may be his processor.
+            self.away = true;
+            return Wait::Leave(INTERVAL);
         } else if found.contended || within(POLLING) {
             if found.woken {
                 self.in_vain += 1;
@@ -165,6 +169,22 @@ mod tests {
         );
         // Nothing was lost by it, so it goes as easily the next time.
         assert_eq!(provoke(&mut pacing), PATIENCE);
+    }
+
+    #[test]
+    fn it_leaves_the_sockets_at_once_to_one_who_is_at_it() {
+        let mut pacing = Pacing::new();
+        let contended = Finding {
+            contended: true,
+            ..in_vain()
+        };
+        let long_ago = Finding {
+            polled: ago(900),
+            ..contended
+        };
+        assert_eq!(pacing.decide(long_ago), Wait::Watch);
+        assert_eq!(pacing.decide(contended), Wait::Leave(INTERVAL));
+        assert_eq!(pacing.decide(long_ago), Wait::Watch);
     }
 
     #[test]

@@ -174,12 +174,17 @@ impl Shared {
                 armed: armed != armed_before,
                 polled: polled.map(|polled| now - polled),
             });
+            // Who is at it goes on, once he runs: perhaps on this processor, which is to be left to him then.
+            let wait = match wait {
+                Wait::Watch if look == Look::Contended => Wait::Leave(PAUSE),
+                wait => wait,
+            };
             let watched = watch.set(&endpoints, wait == Wait::Watch);
             let interval = match wait {
                 Wait::Leave(interval) => Some(interval),
                 // There is more, of which a watch that began before tells nothing.
                 Wait::Watch if matches!(look, Look::Done { fetched: 1.. }) => continue,
-                Wait::Watch if now < awake && look != Look::Contended => {
+                Wait::Watch if now < awake => {
                     hint::spin_loop();
                     continue;
                 }

@@ -24,7 +24,7 @@ const _: () = assert!(8 * (WORDS - BYTES_AT) == SHORT);
 
 /// What a slot has to say for a brief.
 #[inline]
-pub(super) fn encode(brief: &Brief) -> [u64; WORDS] {
+pub(crate) fn encode(brief: &Brief) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     words[0] = u64::from(brief.destination) & NUMBER;
     words[1] = u64::from(brief.partition_key) << PARTITION_AT;
@@ -53,7 +53,7 @@ pub(super) fn encode(brief: &Brief) -> [u64; WORDS] {
 
 /// What a slot says. None: nothing that makes sense.
 #[inline]
-pub(super) fn decode(words: &[u64; WORDS]) -> Option<Brief> {
+pub(crate) fn decode(words: &[u64; WORDS]) -> Option<Brief> {
     let has = |bit| words[0] & bit != 0;
     let message = if has(MESSAGE) {
         let mut bytes = [0; SHORT];

@@ -22,7 +22,7 @@ mod access;
 mod backlog;
 mod bells;
 mod board;
-mod brief;
+pub(crate) mod brief;
 mod directory;
 mod epoch;
 mod letter;

@@ -125,7 +125,7 @@ impl<'r> Stream<'r> {
             ..Conditions::CLEAN
         };
         let network = Network::new(Faults::Random(conditions), Random::new(seed, 1));
-        let mut world = World::new(network, Duration::ZERO);
+        let mut world = World::new(network, Duration::ZERO, None);
         let ends = [1, 2].map(|number| {
             let address = Ipv4Addr::new(10, 0, 0, number).to_ipv6_mapped();
             let node = world.add_node(address);

@@ -24,6 +24,9 @@ pub struct Schedule {
     pub ipv6: bool,
     /// How long a node collects packets before it answers.
     pub batch: Duration,
+    /// Reliable queue pairs send what they can in briefs, and leave acknowledgements of briefs for so long, for what they send
+    /// next. None: all is packets.
+    pub briefs: Option<Duration>,
     /// Reliable queue pairs are reset in the end, and connected again for some more requests.
     pub again: bool,
     /// Who talks to whom.
@@ -167,6 +170,7 @@ impl Schedule {
                 0 => Duration::ZERO,
                 _ => Duration::from_nanos(random.magnitude(20_000)),
             },
+            briefs: None,
             again: random.percent(25),
             connections: Vec::new(),
         };
@@ -197,6 +201,11 @@ impl Schedule {
             let ending = random.pick(&Ending::ALL);
             let number = random.below(reliable);
             schedule.connections[number].end_with(ending, &mut random);
+        }
+        // Drawn apart: without briefs a seed is what it was before there were any.
+        let mut random = Random::new(seed, 3);
+        if random.percent(30) {
+            schedule.briefs = Some(Duration::from_nanos(random.magnitude(50_000)));
         }
         schedule
     }

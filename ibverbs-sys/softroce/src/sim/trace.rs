@@ -1,6 +1,6 @@
 use std::fmt::{self, Write};
 
-use crate::proto::{Completion, Time};
+use crate::proto::{Brief, Completion, Time};
 use crate::wire::{Packet, Syndrome};
 
 use super::network::Fate;
@@ -20,9 +20,9 @@ impl fmt::Display for Clock {
 }
 
 /// A packet in a line.
-pub(crate) struct Brief<'a>(pub(crate) &'a Packet<'a>);
+pub(crate) struct Line<'a>(pub(crate) &'a Packet<'a>);
 
-impl fmt::Display for Brief<'_> {
+impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let header = &self.0.header;
         let bth = &header.bth;
@@ -69,6 +69,20 @@ impl fmt::Display for Brief<'_> {
         }
         Ok(())
     }
+}
+
+/// A brief in a line.
+pub(crate) fn brief(brief: &Brief) -> String {
+    let mut line = format!("qp {:#x} brief", brief.destination);
+    // Writing to a string does not fail.
+    if let Some(message) = &brief.message {
+        let (sequence, length) = (message.sequence.value(), message.length);
+        let _ = write!(line, " psn {sequence:06x} {length} B");
+    }
+    if let Some(sequence) = brief.acknowledged {
+        let _ = write!(line, " acks {:06x}", sequence.value());
+    }
+    line
 }
 
 /// What became of a packet, in a word; of one that arrives as it was, nothing.

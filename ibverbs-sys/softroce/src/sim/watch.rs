@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use crate::proto::{Attributes, Sequence};
+use crate::proto::{Attributes, Brief, Sequence};
 use crate::wire::{Nak, Operation, Packet, Syndrome, Transport};
 
 /// Watches what one queue pair puts on the wire: the rules that no completion shows when they are
@@ -60,6 +60,36 @@ impl Watch {
         if !opcode.is_request() {
             return self.answered(sequence, packet);
         }
+        let span = match packet.header.reth {
+            Some(reth) if opcode.operation == Operation::ReadRequest => {
+                reth.length.div_ceil(mtu as u32).max(1)
+            }
+            _ => 1,
+        };
+        let is_read_or_atomic = opcode.operation == Operation::ReadRequest || opcode.is_atomic();
+        self.asked(sequence, span, is_read_or_atomic, attributes)
+    }
+
+    /// The same of a brief.
+    pub(crate) fn sent_brief(
+        &mut self,
+        brief: &Brief,
+        attributes: &Attributes,
+    ) -> Result<(), String> {
+        match &brief.message {
+            Some(message) => self.asked(message.sequence, 1, false, attributes),
+            None => Ok(()),
+        }
+    }
+
+    /// A request left that takes `span` numbers.
+    fn asked(
+        &mut self,
+        sequence: Sequence,
+        span: u32,
+        is_read_or_atomic: bool,
+        attributes: &Attributes,
+    ) -> Result<(), String> {
         if self.drained {
             return Err("the send queue is drained".to_owned());
         }
@@ -73,16 +103,10 @@ impl Watch {
                 return Err(format!("{next:?} is left out"));
             }
         }
-        let span = match packet.header.reth {
-            Some(reth) if opcode.operation == Operation::ReadRequest => {
-                reth.length.div_ceil(mtu as u32).max(1)
-            }
-            _ => 1,
-        };
         self.next = Some(sequence + span);
         self.under_way.push_back(UnderWay {
             last: sequence + (span - 1),
-            is_read_or_atomic: opcode.operation == Operation::ReadRequest || opcode.is_atomic(),
+            is_read_or_atomic,
         });
         if self.under_way.len() > attributes.window as usize {
             return Err(format!("more than the window of {}", attributes.window));
@@ -117,12 +141,7 @@ impl Watch {
     pub(crate) fn arrived(&mut self, packet: &Packet<'_>) {
         let sequence = Sequence::new(packet.header.bth.sequence);
         if !packet.header.bth.opcode.is_response() {
-            if self.missed == Some(sequence) {
-                self.missed = None;
-            }
-            return;
-        }
-        if self.next.is_none_or(|next| sequence.distance(next) >= 0) {
+            self.came(sequence);
             return;
         }
         let refused = packet.header.aeth.is_some_and(|aeth| {
@@ -131,6 +150,31 @@ impl Watch {
                 Syndrome::ReceiverNotReady { .. } | Syndrome::Nak(Nak::SequenceError)
             )
         });
+        self.executed(sequence, refused);
+    }
+
+    /// A brief came.
+    pub(crate) fn heard(&mut self, brief: &Brief) {
+        if let Some(message) = &brief.message {
+            self.came(message.sequence);
+        }
+        if let Some(sequence) = brief.acknowledged {
+            self.executed(sequence, false);
+        }
+    }
+
+    /// A request of the peer's came.
+    fn came(&mut self, sequence: Sequence) {
+        if self.missed == Some(sequence) {
+            self.missed = None;
+        }
+    }
+
+    /// The peer answered all up to this number, the last one perhaps by refusing it.
+    fn executed(&mut self, sequence: Sequence, refused: bool) {
+        if self.next.is_none_or(|next| sequence.distance(next) >= 0) {
+            return;
+        }
         while let Some(first) = self.under_way.front() {
             let distance = first.last.distance(sequence);
             if distance > 0 || (distance == 0 && refused) {

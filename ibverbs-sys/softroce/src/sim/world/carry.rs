@@ -1,10 +1,16 @@
+use std::time::Duration;
+
 use super::frame::{accept, corrupt, emit};
 use super::{BURST, Breach, Node, Place, What, World};
-use crate::proto::{Arrival, Path};
+use crate::proto::{Arrival, Brief, Path, Prospect, Service};
+use crate::same_host::brief;
 use crate::sim::network::Fate;
 use crate::sim::random::splitmix;
-use crate::sim::trace::{self, Brief, Clock};
+use crate::sim::trace::{self, Clock, Line};
 use crate::wire::Packet;
+
+/// What a brief has in front of it: as much as a packet.
+const HEADERS: usize = 40;
 
 impl World<'_> {
     pub(super) fn arrive(&mut self, node: usize, bytes: &[u8]) {
@@ -28,18 +34,55 @@ impl World<'_> {
         };
         let place = Place { node, slot };
         if self.lines.is_some() {
-            let line = format!("{} node {node}   <- {}", Clock(self.now), Brief(&packet));
+            let line = format!("{} node {node}   <- {}", Clock(self.now), Line(&packet));
             self.tell(&line);
         }
         self.nodes[node].slots[slot].watch.arrived(&packet);
         self.with(place, |queue_pair, view, now| {
             queue_pair.receive(now, &arrival, &packet, view);
         });
-        if self.batch.is_zero() {
+        self.answer_after(place, self.batch);
+    }
+
+    /// A brief came.
+    pub(super) fn hear(&mut self, node: usize, words: &[u64; 7]) {
+        let Some(brief) = brief::decode(words) else {
+            self.break_rule("a brief makes no sense".to_owned());
+            return;
+        };
+        let Some(&slot) = self.nodes[node].directory.get(&brief.destination) else {
+            let number = brief.destination;
+            self.break_rule(format!(
+                "a brief for queue pair {number:#x} came to node {node}"
+            ));
+            return;
+        };
+        if self.lines.is_some() {
+            let said = trace::brief(&brief);
+            let line = format!("{} node {node}   <- {said}", Clock(self.now));
+            self.tell(&line);
+        }
+        self.nodes[node].slots[slot].watch.heard(&brief);
+        let place = Place { node, slot };
+        self.with(place, |queue_pair, view, now| {
+            queue_pair.receive_brief(now, &brief, view);
+        });
+        match self.queue_pair(place).prospect() {
+            Prospect::Nothing => {}
+            Prospect::Acknowledgement => {
+                self.answer_after(place, self.briefs.unwrap_or_default());
+            }
+            Prospect::Urgent => self.answer_after(place, self.batch),
+        }
+    }
+
+    fn answer_after(&mut self, place: Place, delay: Duration) {
+        let Place { node, slot } = place;
+        if delay.is_zero() {
             self.transmit(place);
         } else if !self.nodes[node].slots[slot].polled {
             self.nodes[node].slots[slot].polled = true;
-            self.schedule(self.now + self.batch, What::Poll { node, slot });
+            self.schedule(self.now + delay, What::Poll { node, slot });
         }
     }
 
@@ -64,6 +107,44 @@ impl World<'_> {
 
     /// Sends what a queue pair has to send.
     pub(super) fn transmit(&mut self, place: Place) {
+        if !self.transmit_briefs(place) {
+            self.transmit_packets(place);
+        }
+        let slot = &mut self.nodes[place.node].slots[place.slot];
+        let Some(timeout) = slot.queue_pair.next_timeout() else {
+            return;
+        };
+        let at = timeout.max(self.now);
+        if slot.timer.is_none_or(|timer| at < timer) {
+            slot.timer = Some(at);
+            let Place { node, slot } = place;
+            self.schedule(at, What::Timer { node, slot });
+        }
+    }
+
+    /// Sends what goes in briefs, up to the first that does not; whether there is nothing else, as far as can be seen.
+    fn transmit_briefs(&mut self, place: Place) -> bool {
+        if self.briefs.is_none() || self.queue_pair(place).service() != Service::ReliableConnection
+        {
+            return false;
+        }
+        for sent in 0.. {
+            if sent == BURST {
+                self.break_rule(format!("{} never stops sending", self.name(place)));
+                break;
+            }
+            let brief = self.with(place, |queue_pair, view, now| {
+                queue_pair.poll_brief(|| now, view)
+            });
+            let Some(brief) = brief else {
+                break;
+            };
+            self.send_brief(place, &brief);
+        }
+        self.queue_pair(place).is_silent()
+    }
+
+    fn transmit_packets(&mut self, place: Place) {
         for sent in 0.. {
             if sent == BURST {
                 self.break_rule(format!("{} never stops sending", self.name(place)));
@@ -84,16 +165,6 @@ impl World<'_> {
                 break;
             }
         }
-        let slot = &mut self.nodes[place.node].slots[place.slot];
-        let Some(timeout) = slot.queue_pair.next_timeout() else {
-            return;
-        };
-        let at = timeout.max(self.now);
-        if slot.timer.is_none_or(|timer| at < timer) {
-            slot.timer = Some(at);
-            let Place { node, slot } = place;
-            self.schedule(at, What::Timer { node, slot });
-        }
     }
 
     /// Sends one packet, BTH to pad.
@@ -109,26 +180,29 @@ impl World<'_> {
         };
         if let Err(rule) = slot.watch.sent(&packet, slot.queue_pair.attributes()) {
             let name = self.name(place);
-            self.break_rule(format!("{name} sent {}: {rule}", Brief(&packet)));
+            self.break_rule(format!("{name} sent {}: {rule}", Line(&packet)));
             return;
         }
         let number = packet.header.bth.destination;
-        let receiver = |node: &Node| node.address == path.destination;
-        let Some(receiver) = self.nodes.iter().position(receiver) else {
-            self.break_rule(format!("{} sent to {}", self.name(place), path.destination));
+        let Some(receiver) = self.receiver(place, path) else {
             return;
         };
         let mut bytes = self.buffers.pop().unwrap_or_default();
         bytes.clear();
         emit(self.nodes[place.node].address, path, transport, &mut bytes);
         let (fate, arrival) = self.network.send(self.now, place.node, number, bytes.len());
-        self.account(&packet, fate);
+        let bth = &packet.header.bth;
+        let said = u64::from(bth.destination) << 40
+            ^ u64::from(bth.sequence) << 16
+            ^ u64::from(bth.opcode.to_byte()) << 8
+            ^ packet.payload.len() as u64;
+        self.account(said, fate);
         if self.lines.is_some() {
             let line = format!(
                 "{} node {} ->   {}{}",
                 Clock(self.now),
                 place.node,
-                Brief(&packet),
+                Line(&packet),
                 trace::fate(fate)
             );
             self.tell(&line);
@@ -150,18 +224,57 @@ impl World<'_> {
         self.schedule(arrival, What::Arrive { node, packet });
     }
 
-    fn account(&mut self, packet: &Packet<'_>, fate: Fate) {
+    /// Sends a brief: what is changed on the way does not arrive.
+    fn send_brief(&mut self, place: Place, brief: &Brief) {
+        let slot = &mut self.nodes[place.node].slots[place.slot];
+        let attributes = slot.queue_pair.attributes();
+        let path = attributes.path;
+        let said = trace::brief(brief);
+        if let Err(rule) = slot.watch.sent_brief(brief, attributes) {
+            let name = self.name(place);
+            self.break_rule(format!("{name} sent {said}: {rule}"));
+            return;
+        }
+        let Some(node) = path.and_then(|path| self.receiver(place, &path)) else {
+            return;
+        };
+        let words = brief::encode(brief);
+        let bytes = HEADERS + brief.bytes();
+        let (fate, arrival) = (self.network).send(self.now, place.node, brief.destination, bytes);
+        self.account(
+            words.iter().fold(0, |all, word| all.rotate_left(9) ^ word),
+            fate,
+        );
+        if self.lines.is_some() {
+            let (now, fate) = (Clock(self.now), trace::fate(fate));
+            let line = format!("{now} node {} ->   {said}{fate}", place.node);
+            self.tell(&line);
+        }
+        match fate {
+            Fate::Lose | Fate::Corrupt(_) => return,
+            Fate::Duplicate(later) => self.schedule(arrival + later, What::Hear { node, words }),
+            Fate::Deliver | Fate::Hold(_) => {}
+        }
+        self.schedule(arrival, What::Hear { node, words });
+    }
+
+    /// The node at the other end of a way.
+    fn receiver(&mut self, place: Place, path: &Path) -> Option<usize> {
+        let receiver = |node: &Node| node.address == path.destination;
+        let found = self.nodes.iter().position(receiver);
+        if found.is_none() {
+            self.break_rule(format!("{} sent to {}", self.name(place), path.destination));
+        }
+        found
+    }
+
+    fn account(&mut self, said: u64, fate: Fate) {
         self.traffic.packets += 1;
         match fate {
             Fate::Lose | Fate::Corrupt(_) => self.traffic.lost += 1,
             Fate::Duplicate(_) | Fate::Hold(_) => self.traffic.disturbed += 1,
             Fate::Deliver => {}
         }
-        let bth = &packet.header.bth;
-        let said = u64::from(bth.destination) << 40
-            ^ u64::from(bth.sequence) << 16
-            ^ u64::from(bth.opcode.to_byte()) << 8
-            ^ packet.payload.len() as u64;
         let mut state = self.digest ^ said ^ self.now.as_nanos().rotate_left(20);
         self.digest = splitmix(&mut state);
     }

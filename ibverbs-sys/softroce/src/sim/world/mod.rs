@@ -70,6 +70,8 @@ pub(crate) struct World<'t> {
     breach: Option<Breach>,
     /// How long a node waits before it answers packets together.
     batch: Duration,
+    /// Nodes send briefs, and leave acknowledgements of them for so long.
+    briefs: Option<Duration>,
     traffic: Traffic,
     digest: u64,
     buffers: Vec<Vec<u8>>,
@@ -107,6 +109,7 @@ struct Scheduled {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Arrive { node: usize, packet: Vec<u8> },
+    Hear { node: usize, words: [u64; 7] },
     Timer { node: usize, slot: usize },
     Poll { node: usize, slot: usize },
     Wake { token: u64 },
@@ -116,7 +119,7 @@ enum What {
 const BURST: usize = 100_000;
 
 impl<'t> World<'t> {
-    pub(crate) fn new(network: Network, batch: Duration) -> Self {
+    pub(crate) fn new(network: Network, batch: Duration, briefs: Option<Duration>) -> Self {
         Self {
             now: Time::default(),
             order: 0,
@@ -126,6 +129,7 @@ impl<'t> World<'t> {
             notices: Vec::new(),
             breach: None,
             batch,
+            briefs,
             traffic: Traffic::default(),
             digest: 0,
             buffers: Vec::new(),
@@ -303,6 +307,7 @@ impl<'t> World<'t> {
                 self.arrive(node, &packet);
                 self.buffers.push(packet);
             }
+            What::Hear { node, words } => self.hear(node, &words),
             What::Timer { node, slot } => self.timer(Place { node, slot }),
             What::Poll { node, slot } => {
                 self.nodes[node].slots[slot].polled = false;

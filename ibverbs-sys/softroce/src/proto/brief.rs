@@ -3,7 +3,7 @@
 //! A brief says what one packet would say, or an acknowledgement and a packet, with the same sequence numbers; so briefs and
 //! packets can follow each other in any order. What does not fit into one goes as a packet.
 
-use super::{Host, QueuePair, Sequence, Service, State, Time};
+use super::{Counter, Host, QueuePair, Sequence, Service, State, Time};
 
 /// Bytes of a message that fit into a brief.
 pub(crate) const SHORT: usize = 32;
@@ -82,15 +82,17 @@ impl QueuePair {
             return None;
         }
         let mut message = None;
+        let mut done = Ok(());
         if sends {
-            let done = self.requester.poll_brief(now, &self.endpoint, host);
-            message = done.ok().flatten();
-            if done.is_err() {
-                self.conclude(done.map(drop), host);
-                return None;
-            }
+            let polled = self.requester.poll_brief(now, &self.endpoint, host);
+            message = polled.ok().flatten();
+            done = polled.map(drop);
         }
+        // Before it fails, so that it is told as it is in a packet.
         let acknowledged = self.responder.take_acknowledgement();
+        if done.is_err() {
+            self.conclude(done, host);
+        }
         (message.is_some() || acknowledged.is_some()).then_some(Brief {
             destination: self.endpoint.attributes.destination,
             partition_key: self.endpoint.attributes.partition_key,
@@ -122,6 +124,10 @@ impl QueuePair {
     ///
     /// The caller has checked that it came from the peer's address.
     pub fn receive_brief(&mut self, now: Time, brief: &Brief, host: &mut impl Host) {
+        if self.endpoint.service != Service::ReliableConnection {
+            host.count(Counter::Unaddressed, 1);
+            return;
+        }
         if !self.takes(brief.destination, brief.partition_key, host) {
             return;
         }
@@ -134,7 +140,10 @@ impl QueuePair {
             let done = (self.requester).acknowledged(sequence, now, &self.endpoint, host);
             self.conclude(done, host);
         }
-        if let Some(message) = &brief.message {
+        // It may have failed by what was acknowledged.
+        if let Some(message) = &brief.message
+            && self.endpoint.state != State::Error
+        {
             self.tell_established(host);
             self.responder.receive_short(&self.endpoint, message, host);
             self.end_if_due(host);

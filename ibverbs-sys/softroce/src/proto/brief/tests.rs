@@ -142,6 +142,17 @@ fn what_is_for_others_is_not_taken() {
         },
     ];
     wrong.iter().for_each(|wrong| hear(&mut b, wrong));
+    for service in [
+        Service::UnreliableConnection,
+        Service::UnreliableDatagram,
+        Service::XrcTarget,
+    ] {
+        let mut other = Node::ready_to_send(2, service);
+        other.machine.post_receive(0, 8);
+        hear(&mut other, &right);
+        assert_eq!(other.machine.counted(Counter::Unaddressed), 1);
+        assert_eq!(other.machine.receive_ends(), []);
+    }
     assert_eq!(b.machine.counted(Counter::Unaddressed), 1);
     assert_eq!(b.machine.counted(Counter::ReceiveDropped), 1);
     assert_eq!(b.queue_pair.prospect(), Prospect::Nothing);
@@ -149,6 +160,49 @@ fn what_is_for_others_is_not_taken() {
     hear(&mut b, &right);
     assert_eq!(b.machine.counted(Counter::Unaddressed), 2);
     assert_eq!(b.machine.receive_ends(), [(0, S::Flushed)]);
+}
+
+#[test]
+fn who_fails_has_acknowledged_before() {
+    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    b.machine.post_receive(0, 8);
+    a.post_send(0, vec![0; 8]);
+    hear(&mut b, &brief(&mut a).unwrap());
+    let key = b.machine.register(vec![0; 8]);
+    let list = [b.machine.segment(key, 0, 8)];
+    b.machine.deregister(key);
+    b.post(request(1, send(), &list));
+    let last = brief(&mut b).unwrap();
+    assert_eq!(last.message, None);
+    assert_eq!(b.machine.ends(), [(1, S::LocalProtection)]);
+    hear(&mut a, &last);
+    assert_eq!(a.machine.ends(), [(0, S::Success)]);
+}
+
+#[test]
+fn who_fails_by_what_is_acknowledged_takes_no_message() {
+    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    a.queue_pair.attributes_mut().retry_count = 0;
+    a.queue_pair.attributes_mut().shared_receive = true;
+    a.machine.post_receive(0, 8);
+    b.machine.post_receive(1, 8);
+    let there = b.machine.register(vec![0; 8]);
+    let here = a.machine.register(vec![0; 8]);
+    let remote = b.machine.remote(there, 0);
+    let list = [a.machine.segment(here, 0, 8)];
+    a.post(request(2, SendOperation::Read { remote }, &list));
+    a.post_send(3, vec![0; 8]);
+    let now = Time::default();
+    b.receive(now, &a.transmit(now).unwrap());
+    hear(&mut b, &brief(&mut a).unwrap());
+    // What was read does not come.
+    b.transmit(now).unwrap();
+    b.post_send(4, vec![0; 8]);
+    let answer = brief(&mut b).unwrap();
+    assert!(answer.acknowledged.is_some() && answer.message.is_some());
+    hear(&mut a, &answer);
+    assert_eq!(a.machine.ends(), [(2, S::RetryExceeded), (3, S::Flushed)]);
+    assert_eq!(a.machine.receive_ends(), []);
 }
 
 #[test]

@@ -312,15 +312,16 @@ impl QueuePair {
             return None;
         }
         let done = self.requester.poll_transmit(now, &self.endpoint, host, out);
-        let sent = done.ok().flatten();
-        self.conclude(done.map(|_| ()), host);
+        let mut sent = done.ok().flatten();
         if sent.is_some() {
             self.passed = if patient { self.passed + 1 } else { 0 };
         } else if self.is_patient() {
-            let said = self.responder.poll_transmit(now, &self.endpoint, host, out);
+            // Also before it fails.
             self.passed = 0;
-            return path.filter(|_| said);
+            let said = self.responder.poll_transmit(now, &self.endpoint, host, out);
+            sent = path.filter(|_| said);
         }
+        self.conclude(done.map(|_| ()), host);
         sent
     }
 

@@ -161,3 +161,23 @@ fn what_the_program_does_not_know_of_is_acknowledged_at_once() {
     }
     assert!(pair.b.queue_pair.owes() && !pair.b.queue_pair.may_rest());
 }
+
+#[test]
+fn who_fails_has_acknowledged_before() {
+    let mut pair = Pair::new(RC);
+    pair.b.machine.post_receive(1, 64);
+    pair.a.post_send(2, vec![1; 8]);
+    let now = Time::default();
+    for packet in pair.a.transmit_all(now) {
+        pair.b.receive(now, &packet);
+    }
+    let key = pair.b.machine.register(vec![0; 8]);
+    let list = [pair.b.machine.segment(key, 0, 8)];
+    pair.b.machine.deregister(key);
+    pair.b.post(request(3, send(), &list));
+    for packet in pair.b.transmit_all(now) {
+        pair.a.receive(now, &packet);
+    }
+    assert_eq!(pair.b.machine.ends(), [(3, S::LocalProtection)]);
+    assert_eq!(pair.a.machine.ends(), [(2, S::Success)]);
+}

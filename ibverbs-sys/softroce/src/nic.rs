@@ -513,7 +513,8 @@ impl Nic {
             }
             rests
         });
-        if !touched.is_empty() && !self.may_answer_later() {
+        // Also where none is left: then nothing is owed any more.
+        if touched.is_empty() || !self.may_answer_later() {
             self.answer(now, touched, false);
         }
     }

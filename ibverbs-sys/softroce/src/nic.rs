@@ -255,7 +255,7 @@ impl Nic {
     /// much to answer may wait until it does.
     pub(crate) fn send(&self, mut sender: Sender<'_>) {
         let queue_pair = sender.queue_pair();
-        if sender.carry() == Step::Packets && !sender.may_wait() {
+        if !sender.flush_said() && sender.carry() == Step::Packets && !sender.may_wait() {
             sender.transmit(|| self.now(), &mut self.network.outbox());
         }
         let timeout = sender.next_timeout();

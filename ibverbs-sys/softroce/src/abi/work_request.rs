@@ -16,7 +16,7 @@ use crate::memory::window_access;
 use crate::proto::{
     GatherList, Inline, ReceiveRequest, Remote, Segment, SendOperation, Service, WindowBinding,
 };
-use crate::queue_pair::{Address, Draft, PostError, Rules};
+use crate::queue_pair::{Address, Draft, PostError, Rules, Saying, SayingData};
 
 /// `ibv_post_send(3)`
 pub(super) unsafe extern "C" fn post_send(
@@ -39,6 +39,12 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: the caller gives a list of requests, whose last one has no next.
         while let Some(request) = unsafe { next.as_ref() } {
             // SAFETY: the caller's list; what hangs on a request is what its fields say.
+            let saying = unsafe { saying(request, queue_pair.rules()) };
+            if saying.is_some_and(|saying| sender.say(&saying)) {
+                next = request.next;
+                continue;
+            }
+            // SAFETY: as above.
             let posted = unsafe { describe(object, request) }
                 .and_then(|draft| draft.finish(queue_pair.rules()))
                 .and_then(|request| sender.post(request));
@@ -96,6 +102,52 @@ pub(super) unsafe extern "C" fn post_recv(
             next = request.next;
         }
         0
+    })
+}
+
+/// A request that is a message of at most one piece, which nothing speaks against.
+///
+/// # Safety
+/// What the opcode and the flags say is in the request, is there for as long as the answer is used.
+#[inline]
+unsafe fn saying<'a>(request: &'a ibv_send_wr, rules: &Rules) -> Option<Saying<'a>> {
+    const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
+    const SOLICITED: u32 = ibv_send_flags::IBV_SEND_SOLICITED.0;
+    const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
+    let flags = request.send_flags;
+    let immediate = match request.opcode {
+        ibv_wr_opcode::IBV_WR_SEND => None,
+        // SAFETY: the opcode says that this part of the union is there.
+        ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => unsafe {
+            Some(request.__bindgen_anon_1.imm_data.to_ne_bytes())
+        },
+        _ => return None,
+    };
+    let is_plain = rules.service == Service::ReliableConnection
+        && flags & !(SIGNALED | SOLICITED | INLINE) == 0
+        && request.num_sge == 1
+        && rules.capabilities.max_send_sge >= 1;
+    if !is_plain || request.sg_list.is_null() {
+        return None;
+    }
+    // SAFETY: the caller gives a piece, and the bytes of one that is inline.
+    let data = unsafe {
+        let piece = &*request.sg_list;
+        if flags & INLINE == 0 {
+            SayingData::Gathered(segment(piece))
+        } else if (1..=rules.capabilities.max_inline_data).contains(&piece.length) {
+            let start = std::ptr::with_exposed_provenance::<u8>(piece.addr as usize);
+            SayingData::Inline(slice::from_raw_parts(start, piece.length as usize))
+        } else {
+            return None;
+        }
+    };
+    Some(Saying {
+        id: request.wr_id,
+        data,
+        immediate,
+        signaled: flags & SIGNALED != 0,
+        solicited: flags & SOLICITED != 0,
     })
 }
 

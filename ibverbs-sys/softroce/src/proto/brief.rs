@@ -36,6 +36,21 @@ pub struct Short {
     pub bytes: [u8; SHORT],
 }
 
+/// A short message that is posted.
+#[derive(Clone, Copy, Debug)]
+pub struct Utterance<'a> {
+    /// The caller's number for it.
+    pub id: u64,
+    /// At most [`SHORT`] bytes.
+    pub bytes: &'a [u8],
+    /// Immediate data.
+    pub immediate: Option<[u8; 4]>,
+    /// A success shall be told too.
+    pub signaled: bool,
+    /// The peer's completion shall raise an event.
+    pub solicited: bool,
+}
+
 /// What a queue pair has to transmit, as far as can be seen at a glance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Prospect {
@@ -99,6 +114,26 @@ impl QueuePair {
             acknowledged,
             message,
         })
+    }
+
+    /// Whether a short message that was posted now could go at once: all before it have gone, and nothing holds it up.
+    #[inline]
+    pub fn may_say(&self) -> bool {
+        self.endpoint.state == State::ReadyToSend
+            && self.endpoint.service == Service::ReliableConnection
+            && self.responder.is_brief()
+            && self.requester.may_say()
+    }
+
+    /// Posts a short message and sends it, where [`may_say`](Self::may_say) allows it.
+    pub fn say(&mut self, message: &Utterance<'_>, now: impl FnOnce() -> Time) -> Brief {
+        let message = self.requester.say(message, now, &self.endpoint);
+        Brief {
+            destination: self.endpoint.attributes.destination,
+            partition_key: self.endpoint.attributes.partition_key,
+            acknowledged: self.responder.take_acknowledgement(),
+            message: Some(message),
+        }
     }
 
     /// What is to be transmitted.

@@ -37,7 +37,7 @@ mod time;
 mod timer;
 
 pub use attributes::{AccessFlags, Attributes, Mtu, Service, State};
-pub use brief::{Brief, Prospect, Short};
+pub use brief::{Brief, Prospect, Short, Utterance};
 pub use direct::{Answer, Misplaced, Part, Peer, Place, Step};
 pub use host::{Counter, Event, Host, LocalFault, Memory, RemoteFault};
 pub use path::{Arrival, Path};

@@ -5,8 +5,28 @@ use super::QueuePair;
 use super::device::Outgoing;
 use super::object::Inner;
 use crate::net;
-use crate::proto::{Arrival, Brief, Counter, Host, Prospect, Service, Time};
+use crate::proto::brief::SHORT;
+use crate::proto::{
+    Arrival, Brief, Counter, Host, Memory, Prospect, Segment, Service, Time, Utterance,
+};
 use crate::same_host::{Failure, Kept};
+
+/// A message of at most one piece that is being posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Saying<'a> {
+    pub(crate) id: u64,
+    pub(crate) data: Data<'a>,
+    pub(crate) immediate: Option<[u8; 4]>,
+    pub(crate) signaled: bool,
+    pub(crate) solicited: bool,
+}
+
+/// Its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Data<'a> {
+    Gathered(Segment),
+    Inline(&'a [u8]),
+}
 
 impl QueuePair {
     /// Sends what goes in briefs, up to the first that does not. Whether there is nothing else to be sent, as far as can be
@@ -50,6 +70,65 @@ impl QueuePair {
             }
         }
         mine.partner = Some(partner);
+        mine.transport.is_silent()
+    }
+
+    /// Sends a short message while it is posted, and is to be followed by [`flush_said`](Self::flush_said). False: it is
+    /// to be posted as any other.
+    pub(super) fn say(&self, mine: &mut Inner, saying: &Saying<'_>) -> bool {
+        let Inner {
+            transport,
+            attached: Some(attached),
+            partner: Some(partner),
+            notes,
+            version,
+            ..
+        } = mine
+        else {
+            return false;
+        };
+        let Some(tag) = partner.tag.filter(|_| partner.is_of(*version)) else {
+            return false;
+        };
+        let link = &partner.link;
+        if !transport.may_say() || !self.device().is_shared() || !link.may_send(self.number()) {
+            return false;
+        }
+        let mut room = [0; SHORT];
+        let bytes = match saying.data {
+            Data::Inline(bytes) if bytes.len() <= SHORT => bytes,
+            Data::Gathered(segment) if segment.length as usize <= SHORT => {
+                let bytes = &mut room[..segment.length as usize];
+                let host = self.surroundings(attached, notes);
+                // What is wrong is found out again where it can be told.
+                if !bytes.is_empty() && host.gather(&[segment], 0, bytes).is_err() {
+                    return false;
+                }
+                bytes
+            }
+            _ => return false,
+        };
+        let message = Utterance {
+            id: saying.id,
+            bytes,
+            immediate: saying.immediate,
+            signaled: saying.signaled,
+            solicited: saying.solicited,
+        };
+        let brief = transport.say(&message, || self.device().now());
+        if link.send_brief(tag, &brief) == Err(Failure::Full) {
+            link.keep(tag, Kept::Brief(brief));
+        }
+        self.device().count(Counter::SentPackets, 1);
+        (self.device()).count(Counter::SentBytes, brief.bytes() as u64);
+        true
+    }
+
+    /// Wakes the peer, if it sleeps, for what was said. Whether there is nothing else to be sent.
+    pub(super) fn flush_said(&self, mine: &Inner) -> bool {
+        if let Some(partner) = &mine.partner {
+            partner.link.flush();
+        }
         mine.transport.is_silent()
     }
 

@@ -35,6 +35,7 @@ mod tests;
 mod transition;
 
 pub(crate) use batch::Batch;
+pub(crate) use brief::{Data as SayingData, Saying};
 pub(crate) use create::{Creation, service_of};
 pub(crate) use device::Outgoing;
 pub use device::{Device, Neighbour};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use ibverbs_sys::{ibv_mig_state, ibv_qp_attr, ibv_qp_cap};
 use parking_lot::{Mutex, MutexGuard};
 
+use super::brief::Saying;
 use super::create::Creation;
 use super::device::{Device, Outgoing};
 use super::direct::Link;
@@ -249,6 +250,7 @@ impl QueuePair {
         Sender {
             queue_pair: self,
             inner: self.inner.lock(),
+            has_said: false,
         }
     }
 
@@ -485,12 +487,28 @@ impl fmt::Debug for QueuePair {
 pub(crate) struct Sender<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
+    /// The peer is to be woken for what was said.
+    has_said: bool,
 }
 
 impl<'a> Sender<'a> {
     /// Whose it is.
     pub(crate) fn queue_pair(&self) -> &'a QueuePair {
         self.queue_pair
+    }
+
+    /// Posts a short message and sends it, if that can be done at once.
+    #[inline]
+    pub(crate) fn say(&mut self, saying: &Saying<'_>) -> bool {
+        let said = self.ready(1).is_ok() && self.queue_pair.say(&mut self.inner, saying);
+        self.has_said |= said;
+        said
+    }
+
+    /// If something was said: sees to it that the peer hears it. Whether nothing else is to be sent.
+    #[inline]
+    pub(crate) fn flush_said(&mut self) -> bool {
+        std::mem::take(&mut self.has_said) && self.queue_pair.flush_said(&self.inner)
     }
 
     /// Posts a request. In an error state it is taken, and completes flushed (IBTA 10.3.1.6, 10.3.1.7).

@@ -31,6 +31,13 @@ pub(super) struct Partner {
     own: u64,
 }
 
+impl Partner {
+    /// Whether it is still the one, of this version of this side.
+    pub(super) fn is_of(&self, version: u64) -> bool {
+        self.own == version && !self.link.is_dead()
+    }
+}
+
 /// What other processes are told of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {

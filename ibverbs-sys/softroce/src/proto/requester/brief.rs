@@ -1,9 +1,9 @@
-use super::entry::Progress;
-use super::{Failed, Requester};
+use super::entry::{Entry, Progress};
+use super::{Cursor, Failed, Requester};
 use crate::proto::brief::SHORT;
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{
-    CompletionStatus, Host, Payload, SendOperation, SendRequest, Sequence, Short, Time,
+    CompletionStatus, Host, Payload, SendOperation, SendRequest, Sequence, Short, Time, Utterance,
 };
 
 impl Requester {
@@ -70,6 +70,65 @@ impl Requester {
             self.answer_by = self.deadline(now(), endpoint);
         }
         Ok(Some(message))
+    }
+
+    /// Whether a message that was posted now would go now.
+    #[inline]
+    pub(in crate::proto) fn may_say(&self) -> bool {
+        let on_the_way = self.next.distance(self.unanswered).max(0) as u32;
+        self.cursor.entry >= self.queue.len()
+            && self.again_at.is_none()
+            && !self.probe.is_due()
+            && !self.skips.is_untold(self.next, self.unanswered)
+            && (on_the_way == 0 || on_the_way < self.window.size())
+    }
+
+    /// Posts a message and sends it.
+    #[inline]
+    pub(in crate::proto) fn say(
+        &mut self,
+        message: &Utterance<'_>,
+        now: impl FnOnce() -> Time,
+        endpoint: &Endpoint,
+    ) -> Short {
+        debug_assert!(self.may_say(), "nothing is overtaken");
+        let sequence = self.next;
+        let (length, immediate) = (message.bytes.len().min(SHORT), message.immediate);
+        let mut bytes = [0; SHORT];
+        bytes[..length].copy_from_slice(&message.bytes[..length]);
+        self.queue.push_back(Entry {
+            request: SendRequest {
+                id: message.id,
+                operation: SendOperation::Send {
+                    immediate,
+                    invalidate: None,
+                },
+                payload: Payload::Inline(message.bytes.into()),
+                length: length as u32,
+                xrc_srq: None,
+                signaled: message.signaled,
+                solicited: message.solicited,
+                fence: false,
+            },
+            progress: Progress::Started {
+                first: sequence,
+                packets: 1,
+            },
+        });
+        self.cursor = Cursor::at(self.queue.len());
+        self.next = sequence.next();
+        self.sent = self.next;
+        self.unasked = 0;
+        if self.answer_by.is_none() {
+            self.answer_by = self.deadline(now(), endpoint);
+        }
+        Short {
+            sequence,
+            immediate,
+            solicited: message.solicited,
+            length: length as u8,
+            bytes,
+        }
     }
 
     /// The peer says that it has executed all up to `sequence`.

@@ -129,10 +129,32 @@ impl Message {
         if self.is_under_way() {
             return Err(Refusal::Invalid);
         }
-        self.take_receive(None, host)?;
-        let total = self.scatter(0, payload, host)?;
-        self.complete(Work::Receive, total, trailer, host);
-        self.progress = Progress::None;
+        let request = match self.receive.take() {
+            Some(receive) => receive.request,
+            None => host.next_receive(None).ok_or(Refusal::NotReady)?,
+        };
+        let total = payload.len() as u32;
+        let done = if u64::from(total) > request.length {
+            Err(Refusal::Receive(CompletionStatus::LocalLength))
+        } else if payload.is_empty() {
+            Ok(())
+        } else {
+            host.scatter(&request.segments, 0, payload).map_err(local)
+        };
+        if let Err(refusal) = done {
+            // It ends with the connection.
+            let xrc_srq = None;
+            self.receive = Some(Receive { request, xrc_srq });
+            self.progress = Progress::Send { received: total };
+            return Err(refusal);
+        }
+        let completion = Completion {
+            length: total,
+            immediate: trailer.immediate,
+            solicited: trailer.solicited,
+            ..failed_receive(&request, CompletionStatus::Success, Work::Receive)
+        };
+        host.complete_receive(completion, None);
         Ok(())
     }
 

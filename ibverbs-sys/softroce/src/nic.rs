@@ -30,6 +30,9 @@ use crate::wire::Packet;
 use crate::{memory, multicast, receive};
 
 mod channel;
+mod sockets;
+
+use sockets::Sockets;
 
 /// The port with its network, and the tables of the objects that packets reach.
 pub(crate) struct Nic {
@@ -81,8 +84,7 @@ struct Receiver {
     unanswered: (u32, u32),
     /// The peers of the host, as they are known here.
     neighbours: same_host::Known,
-    /// When the sockets were looked at last, and for how long they are let be while nothing comes.
-    sockets: (Time, Duration),
+    sockets: Sockets,
 }
 
 /// The process's one.
@@ -91,10 +93,6 @@ static NIC: Mutex<Option<Arc<Nic>>> = Mutex::new(None);
 /// Keys of timers that are not a queue pair's; those are below 2^24, and so is the network's one.
 const DEADLINES: u32 = net::DELAY + 1;
 const SCHEDULE: u32 = net::DELAY + 2;
-
-/// How long who polls lets sockets be by which nothing comes, at most, where memory is shared: to look at one is a system
-/// call, and takes longer than a message through shared memory.
-const CALM: Duration = Duration::from_micros(20);
 
 /// Of so many looks by one who polls all but one are at shared memory only.
 const GLANCES: u32 = 8;
@@ -200,7 +198,7 @@ impl Nic {
                 touched: Vec::new(),
                 unanswered: (0, 0),
                 neighbours: same_host::Known::nobody(),
-                sockets: (Time::default(), Duration::ZERO),
+                sockets: Sockets::default(),
             }),
             refused: AtomicBool::new(false),
             owes_answers: AtomicBool::new(false),
@@ -408,10 +406,10 @@ impl Nic {
             inbox,
             touched,
             neighbours,
-            sockets: (looked, calm),
+            sockets,
             ..
         } = receiver;
-        let passes = !neighbours.links().is_empty() && (shared > 0 || now - *looked < *calm);
+        let passes = !neighbours.links().is_empty() && sockets.rest(now, shared > 0);
         let received = if passes && care != Care::Engine {
             0
         } else {
@@ -430,11 +428,7 @@ impl Nic {
             } else if received > 0 {
                 self.answer_later(now, touched);
             }
-            *looked = now;
-            *calm = match received {
-                0 => (2 * *calm).clamp(Duration::from_micros(1), CALM),
-                _ => Duration::ZERO,
-            };
+            sockets.looked(now, received);
             received
         };
         shared + received

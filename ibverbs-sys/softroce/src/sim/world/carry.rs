@@ -2,7 +2,10 @@ use std::time::Duration;
 
 use super::frame::{accept, corrupt, emit};
 use super::{BURST, Breach, Node, Place, What, World};
-use crate::proto::{Arrival, Brief, Path, Prospect, Service};
+use crate::proto::brief::SHORT;
+use crate::proto::{
+    Arrival, Brief, Memory, Path, Payload, Prospect, SendOperation, SendRequest, Service, Utterance,
+};
 use crate::same_host::brief;
 use crate::sim::network::Fate;
 use crate::sim::random::splitmix;
@@ -222,6 +225,43 @@ impl World<'_> {
         }
         let (node, packet) = (receiver, bytes);
         self.schedule(arrival, What::Arrive { node, packet });
+    }
+
+    /// Sends a request while it is posted, if it is a short message that can go at once.
+    pub(super) fn say(&mut self, place: Place, request: &SendRequest) -> bool {
+        let SendOperation::Send {
+            immediate,
+            invalidate: None,
+        } = request.operation
+        else {
+            return false;
+        };
+        let mut bytes = [0; SHORT];
+        let Some(bytes) = bytes.get_mut(..request.length as usize) else {
+            return false;
+        };
+        let said = self.with(place, |queue_pair, view, now| {
+            let gathered = match &request.payload {
+                Payload::Inline(data) => {
+                    bytes.copy_from_slice(data);
+                    true
+                }
+                Payload::Gathered(list) => view.gather(list, 0, bytes).is_ok(),
+            };
+            let message = Utterance {
+                id: request.id,
+                bytes,
+                immediate,
+                signaled: request.signaled,
+                solicited: request.solicited,
+            };
+            (gathered && !request.fence && queue_pair.may_say())
+                .then(|| queue_pair.say(&message, || now))
+        });
+        if let Some(brief) = &said {
+            self.send_brief(place, brief);
+        }
+        said.is_some()
     }
 
     /// Sends a brief: what is changed on the way does not arrive.

@@ -261,7 +261,9 @@ impl<'t> World<'t> {
             );
             self.tell(&line);
         }
-        self.with(place, |queue_pair, view, _| queue_pair.post(request, view));
+        if self.briefs.is_none() || !self.say(place, &request) {
+            self.with(place, |queue_pair, view, _| queue_pair.post(request, view));
+        }
         self.transmit(place);
     }
 

@@ -43,7 +43,6 @@ const TUNNEL: usize = 20 + 8;
 
 /// What a message in shared memory says of itself: the places of GIDs in the tables of the two processes. None: they do
 /// not fit.
-/// What a packet through shared memory says of where it is from and for: the GIDs by their indices.
 pub(crate) fn tag_of(from: usize, to: usize) -> Option<u16> {
     (from < 16 && to < 16).then_some(0x100 | (from as u16) << 4 | to as u16)
 }

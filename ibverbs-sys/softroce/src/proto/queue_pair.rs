@@ -176,7 +176,7 @@ impl QueuePair {
     /// Whether nothing is to be transmitted but an acknowledgement, of a message that the program was told of. It may wait for
     /// what the program answers, to go with that: for as long as looking at a message takes.
     pub fn may_rest(&self) -> bool {
-        self.is_patient() && self.requester.is_at_end()
+        self.is_patient() && self.requester.is_silent()
     }
 
     /// Whether an acknowledgement is to be transmitted.

@@ -153,11 +153,6 @@ impl Requester {
             && waiting.saturating_mul(request.length) < LOAD.1
     }
 
-    /// Nothing is left to be sent.
-    pub(super) fn is_at_end(&self) -> bool {
-        self.cursor.entry >= self.queue.len() && !self.probe.is_due() && !self.flow.asks()
-    }
-
     pub(super) fn next_sequence(&self) -> Sequence {
         self.next
     }

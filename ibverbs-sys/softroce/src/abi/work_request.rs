@@ -1,5 +1,6 @@
 //! Posting: lists of requests, and the functions of `ibv_qp_ex`, which a queue pair of ours has all of.
 
+use std::mem::offset_of;
 use std::slice;
 
 use bitflags::bitflags;
@@ -16,7 +17,9 @@ use crate::memory::window_access;
 use crate::proto::{
     GatherList, Inline, ReceiveRequest, Remote, Segment, SendOperation, Service, WindowBinding,
 };
-use crate::queue_pair::{Address, Draft, PostError, Rules, Saying, SayingData};
+use crate::queue_pair::{
+    Action, Address, Data, Draft, List, OneSided, PostError, Rules, Saying, SayingData,
+};
 
 /// `ibv_post_send(3)`
 pub(super) unsafe extern "C" fn post_send(
@@ -34,7 +37,13 @@ pub(super) unsafe extern "C" fn post_send(
         let object = unsafe { object(qp) };
         let queue_pair = object.queue_pair();
         let mut sender = queue_pair.sender();
-        let mut next = wr;
+        // SAFETY: the caller gives a list of requests, whose last one has no next; what hangs on one is what its fields say.
+        let mut list = unsafe { Requests::new(wr, queue_pair.rules()) };
+        sender.do_at_once(&mut list);
+        let mut next = list.next.cast_mut();
+        if next.is_null() {
+            return 0;
+        }
         let mut answer = 0;
         // SAFETY: the caller gives a list of requests, whose last one has no next.
         while let Some(request) = unsafe { next.as_ref() } {
@@ -60,6 +69,96 @@ pub(super) unsafe extern "C" fn post_send(
         answer
     })
 }
+
+/// What is left of a list of requests.
+struct Requests<'a> {
+    next: *const ibv_send_wr,
+    rules: &'a Rules,
+}
+
+impl<'a> Requests<'a> {
+    /// # Safety
+    /// Null, or a list whose last request has no next; it and what hangs on its requests, as their fields say, is there for
+    /// as long as `'a`.
+    unsafe fn new(next: *const ibv_send_wr, rules: &'a Rules) -> Self {
+        Self { next, rules }
+    }
+}
+
+impl<'a> List<'a> for Requests<'a> {
+    #[inline]
+    fn peek(&self) -> Option<OneSided<'a>> {
+        const TAKEN: u32 = ibv_send_flags::IBV_SEND_FENCE.0
+            | ibv_send_flags::IBV_SEND_SIGNALED.0
+            | ibv_send_flags::IBV_SEND_SOLICITED.0
+            | ibv_send_flags::IBV_SEND_INLINE.0;
+        // SAFETY: of the list, as `new` was promised.
+        let request = unsafe { self.next.as_ref()? };
+        let flags = request.send_flags;
+        let count = usize::try_from(request.num_sge).ok()?;
+        if flags & !TAKEN != 0 || count > self.rules.capabilities.max_send_sge as usize {
+            return None;
+        }
+        // SAFETY: the opcode says which parts of the union are there.
+        let (action, remote) = unsafe {
+            let wr = &request.wr;
+            let (rdma, atomic) = (&wr.rdma, &wr.atomic);
+            match request.opcode {
+                ibv_wr_opcode::IBV_WR_RDMA_WRITE => (Action::Write, (rdma.remote_addr, rdma.rkey)),
+                ibv_wr_opcode::IBV_WR_RDMA_READ => (Action::Read, (rdma.remote_addr, rdma.rkey)),
+                ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                    let add = atomic.compare_add;
+                    (Action::FetchAdd { add }, (atomic.remote_addr, atomic.rkey))
+                }
+                ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => {
+                    let (compare, swap) = (atomic.compare_add, atomic.swap);
+                    let action = Action::CompareSwap { compare, swap };
+                    (action, (atomic.remote_addr, atomic.rkey))
+                }
+                _ => return None,
+            }
+        };
+        // SAFETY: so many pieces are there, and what they say of inline data.
+        let data = unsafe {
+            if flags & ibv_send_flags::IBV_SEND_INLINE.0 == 0 {
+                Data::Gathered(pieces(request.sg_list.cast(), count))
+            } else {
+                let [piece] = pieces::<ibv_sge>(request.sg_list, count) else {
+                    return None;
+                };
+                if piece.length == 0 || piece.length > self.rules.capabilities.max_inline_data {
+                    return None;
+                }
+                let start = std::ptr::with_exposed_provenance::<u8>(piece.addr as usize);
+                Data::Inline(slice::from_raw_parts(start, piece.length as usize))
+            }
+        };
+        let (address, key) = remote;
+        Some(OneSided {
+            id: request.wr_id,
+            action,
+            remote: Remote { address, key },
+            data,
+            signaled: flags & ibv_send_flags::IBV_SEND_SIGNALED.0 != 0,
+        })
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Option<OneSided<'a>> {
+        // SAFETY: of the list, as `new` was promised.
+        self.next = unsafe { self.next.as_ref()? }.next;
+        self.peek()
+    }
+}
+
+// A list of pieces is one of segments.
+const _: () = assert!(
+    size_of::<ibv_sge>() == size_of::<Segment>()
+        && align_of::<ibv_sge>() >= align_of::<Segment>()
+        && offset_of!(ibv_sge, addr) == offset_of!(Segment, address)
+        && offset_of!(ibv_sge, length) == offset_of!(Segment, length)
+        && offset_of!(ibv_sge, lkey) == offset_of!(Segment, key)
+);
 
 /// `ibv_post_recv(3)`
 pub(super) unsafe extern "C" fn post_recv(

@@ -113,13 +113,25 @@ impl CompletionQueue {
 
     /// Adds an entry and raises what is to be raised.
     pub fn push(&self, entry: Entry) -> Result<(), Overrun> {
+        self.push_all([entry])
+    }
+
+    /// Adds entries that came together, in order, up to the first that finds no room.
+    pub fn push_all(&self, entries: impl IntoIterator<Item = Entry>) -> Result<(), Overrun> {
         let mut state = self.state.lock();
         if self.has_overrun() {
             return Err(Overrun);
         }
+        for entry in entries {
+            self.push_one(&mut state, entry)?;
+        }
+        Ok(())
+    }
+
+    fn push_one(&self, state: &mut State, entry: Entry) -> Result<(), Overrun> {
         if state.entries.len() >= state.capacity {
             if !self.ignore_overrun {
-                self.publish(&state, OVERRUN);
+                self.publish(state, OVERRUN);
                 self.context
                     .raise(ibv_event_type::IBV_EVENT_CQ_ERR, &self.element);
                 return Err(Overrun);
@@ -129,16 +141,16 @@ impl CompletionQueue {
         let now = Time::from_nanos(entry.timestamp);
         let solicited = entry.is_solicited();
         state.entries.push_back(entry);
-        self.publish(&state, 0);
+        self.publish(state, 0);
         if state
             .arming
             .is_some_and(|arming| arming == Arming::Any || solicited)
         {
             let State {
                 moderation, held, ..
-            } = &mut *state;
+            } = state;
             match moderation.judge(held, now) {
-                Verdict::Raise => self.notify(&mut state),
+                Verdict::Raise => self.notify(state),
                 Verdict::WaitUntil(Some(due)) => self.deadlines.add(due, self.this.clone()),
                 Verdict::WaitUntil(None) => {}
             }

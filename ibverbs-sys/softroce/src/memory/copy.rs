@@ -83,6 +83,16 @@ impl<'a> Piece<'a> {
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }
+
+    /// Writes a word to the first eight of them. None: they are less, or may not be written.
+    pub(crate) fn store(&self, word: u64) -> Option<()> {
+        if !self.writable || self.length < size_of::<u64>() {
+            return None;
+        }
+        // SAFETY: they can be touched, and written.
+        unsafe { write(self.address, &word.to_ne_bytes()) };
+        Some(())
+    }
 }
 
 /// The memory cannot be accessed as it is asked to.
@@ -264,6 +274,7 @@ impl Span {
     }
 
     /// `length` bytes from `offset` on. None: they are not all inside, or may not be there.
+    #[inline]
     pub(super) fn piece(&self, offset: u64, length: usize) -> Option<Piece<'_>> {
         let address = self.locate(offset, length).ok()?;
         match self.kind {
@@ -475,7 +486,25 @@ pub(crate) unsafe fn write(address: usize, data: &[u8]) {
 ///
 /// # Safety
 /// The bytes at both places are mapped, and those at `to` may be written.
+#[inline]
 pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) {
+    if length == 8 && (from | to).is_multiple_of(8) {
+        // SAFETY: the caller's promise, and both are aligned.
+        unsafe {
+            let value = atomic::<AtomicU64>(from).load(Ordering::Relaxed);
+            atomic::<AtomicU64>(to).store(value, Ordering::Release);
+        }
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { copy_pieces(from, to, length) };
+    }
+}
+
+/// As [`copy`].
+///
+/// # Safety
+/// As that of [`copy`].
+unsafe fn copy_pieces(from: usize, to: usize, length: usize) {
     let mut done = 0;
     while done < length {
         let (source, place, rest) = (from + done, to + done, length - done);

@@ -29,6 +29,7 @@ pub(crate) use copy::Piece;
 pub use copy::{DeviceMemory, Span};
 pub use mapping::is_mapped;
 pub use region::{RegionAttributes, RegionChange};
+pub(crate) use registry::Regions;
 pub use registry::Registry;
 pub use view::View;
 pub use window::WindowKind;

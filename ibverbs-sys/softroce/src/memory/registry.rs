@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{RwLock, RwLockWriteGuard};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::context::{DomainId, Refusal};
 use crate::limits;
-use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
+use crate::proto::{AccessFlags, LocalFault, RemoteFault, Segment, WindowBinding};
 
 use crate::same_host::{FilePlace, Neighbourhood, Region as Told};
 
@@ -16,7 +16,8 @@ use super::region::{Region, offset};
 use super::table::Table;
 use super::window::{Binding, Window};
 use super::{
-    Arena, Block, DeviceMemory, Place, RegionAttributes, RegionChange, Span, View, WindowKind,
+    Arena, Block, DeviceMemory, Piece, Place, RegionAttributes, RegionChange, Span, View,
+    WindowKind,
 };
 
 /// All memory regions and windows of a NIC.
@@ -30,6 +31,27 @@ pub struct Registry {
     arena: OnceLock<Option<Arc<Arena>>>,
     /// Who tells peers of the same host.
     neighbourhood: OnceLock<Arc<Neighbourhood>>,
+}
+
+/// The regions, none of which comes or goes as long as this is around.
+pub(crate) struct Regions<'a>(RwLockReadGuard<'a, Entries>);
+
+impl Regions<'_> {
+    /// Bytes that a queue pair of a domain names as its own. None: it may not, or they may not be there.
+    #[inline]
+    pub(crate) fn piece(
+        &self,
+        domain: DomainId,
+        segment: &Segment,
+        write: bool,
+    ) -> Option<Piece<'_>> {
+        let length = u64::from(segment.length);
+        let found = self
+            .0
+            .local(domain, segment.key, segment.address, length, write);
+        let Found { span, offset } = found.ok()?;
+        span.piece(offset, segment.length as usize)
+    }
 }
 
 pub(super) struct Entries {
@@ -318,6 +340,12 @@ impl Registry {
         }
         let offset = region.offset(address, length).ok_or(Refusal::Fault)?;
         Ok(region.span.address().wrapping_add(offset as usize))
+    }
+
+    /// The regions, for a while that is not long: whoever wants to change something waits.
+    #[inline]
+    pub(crate) fn regions(&self) -> Regions<'_> {
+        Regions(self.entries.read())
     }
 
     /// Runs `body` with the entries, which do not change meanwhile.

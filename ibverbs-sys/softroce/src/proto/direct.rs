@@ -124,6 +124,29 @@ impl QueuePair {
         }
     }
 
+    /// Whether a request that was posted now would be the next: all before it are done.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.endpoint.state == State::ReadyToSend && self.requester.is_idle()
+    }
+
+    /// How many sequence numbers a message of so many bytes has.
+    #[inline]
+    pub fn packets(&self, length: u32) -> u32 {
+        if length <= 256 {
+            // No packet is smaller.
+            1
+        } else {
+            self.endpoint.packets(length)
+        }
+    }
+
+    /// Messages with so many sequence numbers are done that were never posted, and of which the peer itself does not know.
+    /// To be called where [`is_idle`](Self::is_idle) said so.
+    pub fn skip(&mut self, packets: u32) {
+        self.requester.skip(packets);
+    }
+
     /// Whether what this queue pair sends is for `peer`, and what that one sends for this. Of datagrams only the
     /// partition counts.
     pub fn is_connected_to(&self, peer: &Self) -> bool {

@@ -4,6 +4,7 @@ use super::{AccessFlags, Path};
 
 /// A piece of local memory: `ibv_sge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Segment {
     /// First byte, counted as the region counts.
     pub address: u64,

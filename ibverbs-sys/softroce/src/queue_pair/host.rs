@@ -117,6 +117,20 @@ impl Surroundings<'_> {
         memory.with_pieces(message, offset, length, write, act)?
     }
 
+    /// Tells how requests of this side ended, in order.
+    pub(super) fn complete_sends(
+        &mut self,
+        mut completions: impl ExactSizeIterator<Item = Completion>,
+    ) {
+        if completions.len() == 0 {
+            return;
+        }
+        if let Some(queue) = &self.attached.send_queue {
+            let (number, device) = (self.number, self.device);
+            complete(queue, &mut completions, number, device, self.notes);
+        }
+    }
+
     /// The queue with this number, if it is of the queue pair's XRC domain.
     fn xrc_queue(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         let domain = self.attached.xrc.as_ref()?.id();
@@ -127,10 +141,10 @@ impl Surroundings<'_> {
     }
 }
 
-/// Adds a completion to a queue.
+/// Adds completions to a queue.
 fn complete(
     queue: &CompletionQueue,
-    completion: Completion,
+    completions: impl Iterator<Item = Completion>,
     queue_pair: u32,
     device: &dyn Device,
     notes: &mut Notes,
@@ -140,13 +154,13 @@ fn complete(
     } else {
         0
     };
-    let entry = Entry {
+    let entries = completions.map(|completion| Entry {
         completion,
         queue_pair,
         timestamp,
         partition_index: 0,
-    };
-    if queue.push(entry).is_err() {
+    });
+    if queue.push_all(entries).is_err() {
         notes.overrun = true;
     }
 }
@@ -254,20 +268,22 @@ impl Host for Surroundings<'_> {
     }
 
     fn complete_send(&mut self, completion: Completion) {
+        let one = std::iter::once(completion);
         if let Some(queue) = &self.attached.send_queue {
-            complete(queue, completion, self.number, self.device, self.notes);
+            complete(queue, one, self.number, self.device, self.notes);
         }
     }
 
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>) {
+        let one = std::iter::once(completion);
         if let Some(number) = xrc_srq {
             let queue = self.xrc_queue(number);
             if let Some(xrc) = queue.as_deref().and_then(SharedReceiveQueue::xrc) {
                 let queue = &xrc.completion_queue;
-                complete(queue, completion, self.number, self.device, self.notes);
+                complete(queue, one, self.number, self.device, self.notes);
             }
         } else if let Some(queue) = &self.attached.receive_queue {
-            complete(queue, completion, self.number, self.device, self.notes);
+            complete(queue, one, self.number, self.device, self.notes);
         }
     }
 

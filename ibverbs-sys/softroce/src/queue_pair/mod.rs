@@ -17,6 +17,7 @@
 //! | `directory` | the queue pairs by their numbers |
 #![forbid(unsafe_code)]
 
+mod at_once;
 mod batch;
 mod brief;
 mod create;
@@ -34,6 +35,7 @@ mod shared;
 mod tests;
 mod transition;
 
+pub(crate) use at_once::{Action, Data, List, OneSided};
 pub(crate) use batch::Batch;
 pub(crate) use brief::{Data as SayingData, Saying};
 pub(crate) use create::{Creation, service_of};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use ibverbs_sys::{ibv_mig_state, ibv_qp_attr, ibv_qp_cap};
 use parking_lot::{Mutex, MutexGuard};
 
+use super::at_once::List;
 use super::brief::Saying;
 use super::create::Creation;
 use super::device::{Device, Outgoing};
@@ -251,6 +252,7 @@ impl QueuePair {
             queue_pair: self,
             inner: self.inner.lock(),
             has_said: false,
+            done: 0,
         }
     }
 
@@ -489,6 +491,8 @@ pub(crate) struct Sender<'a> {
     inner: MutexGuard<'a, Inner>,
     /// The peer is to be woken for what was said.
     has_said: bool,
+    /// Requests that were done at once: they take room for as long as it lasts, as others do.
+    done: usize,
 }
 
 impl<'a> Sender<'a> {
@@ -509,6 +513,23 @@ impl<'a> Sender<'a> {
     #[inline]
     pub(crate) fn flush_said(&mut self) -> bool {
         std::mem::take(&mut self.has_said) && self.queue_pair.flush_said(&self.inner)
+    }
+
+    /// Does requests of a list at once, as far as that goes; how many.
+    #[inline]
+    pub(crate) fn do_at_once<'l>(&mut self, list: &mut impl List<'l>) -> usize {
+        let room = self.queue_pair.rules.capabilities.max_send_wr as usize;
+        let before = self.done;
+        loop {
+            let most = room.saturating_sub(self.done);
+            let done = self.queue_pair.do_at_once(&mut self.inner, list, most);
+            self.done += done;
+            if done == 0 || list.peek().is_none() {
+                return self.done - before;
+            }
+            // Others shall have their turn.
+            MutexGuard::bump(&mut self.inner);
+        }
     }
 
     /// Posts a request. In an error state it is taken, and completes flushed (IBTA 10.3.1.6, 10.3.1.7).
@@ -532,6 +553,8 @@ impl<'a> Sender<'a> {
     /// Posts all requests, or none.
     pub(crate) fn post_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         self.ready(requests.len())?;
+        let done = self.do_at_once(&mut &requests[..]);
+        requests.drain(..done);
         self.queue_pair.with(&mut self.inner, |transport, host| {
             for request in requests.drain(..) {
                 transport.post(request, host);
@@ -568,7 +591,7 @@ impl<'a> Sender<'a> {
             return Err(PostError::State(state));
         }
         let room = self.queue_pair.rules.capabilities.max_send_wr as usize;
-        let after = self.inner.transport.outstanding() + requests;
+        let after = self.done + self.inner.transport.outstanding() + requests;
         if after <= room || matches!(state, State::SendQueueError | State::Error) {
             Ok(())
         } else {

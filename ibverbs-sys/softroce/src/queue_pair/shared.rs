@@ -17,12 +17,13 @@ use crate::proto::{
     AccessFlags, Answer, Counter, Host, Memory, Part, Payload, Peer, Remote, SendOperation,
     Service, State, Step,
 };
-use crate::same_host::{self, Access, Atomic, Link, Target};
+use crate::same_host::{self, Access, Atomic, Knowledge, Link, Target};
 
 /// The queue pair in another process that a queue pair is connected to.
 pub(super) struct Partner {
     pub(super) link: Arc<Link>,
-    target: Target,
+    pub(super) target: Target,
+    pub(super) known: Knowledge,
     /// What packets say there of where they are from and for.
     pub(super) tag: Option<u16>,
     /// The connection of the other side that this one has found to be its own.
@@ -52,7 +53,7 @@ pub(super) struct Told {
 }
 
 /// Bytes that are copied before what is told is looked at again: who takes memory back waits for so many.
-const STRIDE: u32 = 1 << 20;
+pub(super) const STRIDE: u32 = 1 << 20;
 
 /// Messages that are moved before others get at the queue pair.
 const MESSAGES: u32 = 64;
@@ -137,6 +138,7 @@ impl QueuePair {
                 own_number: self.number(),
                 own_gid: self.device().gid(path.source)?,
             },
+            known: Knowledge::default(),
             generation: None,
             own: version,
         })
@@ -218,6 +220,15 @@ impl QueuePair {
     }
 }
 
+impl Partner {
+    /// The connection of the other side, if it is known to be that of this side in this version, and there.
+    #[inline]
+    pub(super) fn generation(&self, version: u64) -> Option<u32> {
+        let is_current = self.own == version && !self.link.is_dead();
+        self.generation.filter(|_| is_current)
+    }
+}
+
 impl Told {
     /// It becomes ready, and expects this number.
     pub(super) fn connect(&mut self, first: u32) {
@@ -264,7 +275,6 @@ impl Away {
     /// Does all of a request. None: it was not done, or not all of it, and can be done again.
     fn execute(&mut self, part: &Part<'_>, sender: &Surroundings<'_>) -> Option<()> {
         let generation = self.generation(part)?;
-        let Partner { link, target, .. } = &self.partner;
         let request = part.request;
         match request.operation {
             SendOperation::Write { remote, .. } => {
@@ -284,7 +294,15 @@ impl Away {
                 };
                 // Nothing is done that could not be told.
                 sender.with_pieces(&request.payload, 0, 8, true, &mut |_| Some(()))?;
-                let before = link.atomic(target, generation, remote, atomic)?;
+                let Partner {
+                    link,
+                    target,
+                    known,
+                    ..
+                } = &mut self.partner;
+                let mut visit = link.visit(target, generation, known)?;
+                let before = visit.atomic(remote, atomic)?;
+                drop(visit);
                 let _ = sender.scatter(list, 0, &before.to_ne_bytes());
                 Some(())
             }
@@ -294,14 +312,19 @@ impl Away {
 
     /// Copies all bytes of a read or a write.
     fn strides(
-        &self,
+        &mut self,
         part: &Part<'_>,
         remote: Remote,
         sender: &Surroundings<'_>,
         generation: u32,
         reads: bool,
     ) -> Option<()> {
-        let Partner { link, target, .. } = &self.partner;
+        let Partner {
+            link,
+            target,
+            known,
+            ..
+        } = &mut self.partner;
         let mut done = 0;
         loop {
             let length = (part.length - done).min(STRIDE);
@@ -316,7 +339,7 @@ impl Away {
                 } else {
                     Access::Put(pieces)
                 };
-                link.access(target, generation, place, access)
+                link.visit(target, generation, known)?.access(place, access)
             })?;
             done += length;
             if done == part.length {

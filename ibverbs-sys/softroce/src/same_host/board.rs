@@ -54,6 +54,11 @@ impl<R: Deref<Target = [Record]>> Board<R> {
 
     /// What is in a record, all of one moment.
     pub(super) fn read(&self, index: usize) -> Option<[u64; WORDS]> {
+        self.find(index).map(|(_, content)| content)
+    }
+
+    /// The same, and the version that it is of.
+    pub(super) fn find(&self, index: usize) -> Option<(u64, [u64; WORDS])> {
         let Record([version, words @ ..]) = self.0.get(index)?;
         let before = version.load(Ordering::Acquire);
         if before == 0 || !before.is_multiple_of(2) {
@@ -64,7 +69,14 @@ impl<R: Deref<Target = [Record]>> Board<R> {
             *value = word.load(Ordering::Relaxed);
         }
         fence(Ordering::Acquire);
-        (version.load(Ordering::Relaxed) == before).then_some(content)
+        (version.load(Ordering::Relaxed) == before).then_some((before, content))
+    }
+
+    /// Whether what is in a record is still what it was in this version, which somebody has found.
+    #[inline]
+    pub(super) fn is_current(&self, index: usize, version: u64) -> bool {
+        let record = self.0.get(index);
+        record.is_some_and(|Record([current, ..])| current.load(Ordering::Acquire) == version)
     }
 }
 

@@ -12,7 +12,7 @@
 //! does not wait for the next.
 
 use super::ring::Line;
-use super::sync::{AtomicU64, Ordering, fence, relax};
+use super::sync::{AtomicU64, Ordering, fence, fence_after_update, relax};
 
 /// Where the threads of a process say that they copy.
 ///
@@ -31,6 +31,7 @@ pub(super) struct Lane<'a> {
 impl<'a> Lanes<'a> {
     /// Takes a lane, preferably this one. What is loaded from now on was not taken back before, or whoever takes it back
     /// waits for this lane.
+    #[inline]
     pub(super) fn enter(self, preferred: usize) -> Lane<'a> {
         let mut attempt = 0;
         loop {
@@ -46,6 +47,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// Takes this lane. None: it is in use.
+    #[inline]
     fn try_enter(self, number: usize) -> Option<Lane<'a>> {
         let word = &self.0[number].0;
         let value = word.load(Ordering::Relaxed);
@@ -56,7 +58,7 @@ impl<'a> Lanes<'a> {
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
         word.compare_exchange(value, value.wrapping_add(1), success, failure)
             .ok()?;
-        fence(Ordering::SeqCst);
+        fence_after_update();
         Some(Lane { word, value })
     }
 

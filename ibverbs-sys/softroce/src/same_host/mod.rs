@@ -37,7 +37,7 @@ mod sync;
 mod vigil;
 mod wake;
 
-pub(crate) use access::{Access, Atomic, Target};
+pub(crate) use access::{Access, Atomic, Knowledge, Target, Visit};
 pub(crate) use backlog::Kept;
 pub use bells::Bell;
 pub(crate) use bells::Bells;

@@ -121,12 +121,6 @@ impl Region {
             place: (offset != u64::MAX).then_some(place),
         }
     }
-
-    /// How far into it `length` bytes from `address` on begin, if they are all inside.
-    pub(crate) fn offset(&self, address: u64, length: u64) -> Option<u64> {
-        let offset = address.checked_sub(self.start)?;
-        (offset <= self.length && length <= self.length - offset).then_some(offset)
-    }
 }
 
 impl QueuePair {
@@ -196,15 +190,30 @@ impl Tables {
         Self::of(map).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The region or window in a slot.
-    pub(super) fn region(&self, slot: u32) -> Option<Region> {
-        Some(Region::decode(&self.regions.read(slot as usize)?))
+    /// The region or window in a slot, and the version of what is told of it.
+    pub(super) fn region(&self, slot: u32) -> Option<(u64, Region)> {
+        let (version, words) = self.regions.find(slot as usize)?;
+        Some((version, Region::decode(&words)))
     }
 
-    /// The queue pair with a number, if it takes requests.
-    pub(super) fn queue_pair(&self, number: u32) -> Option<QueuePair> {
-        let words = self.queue_pairs.read(number as usize % QUEUE_PAIRS)?;
-        Some(QueuePair::decode(&words)).filter(|found| found.number == number)
+    /// Whether a slot still has what it had in this version.
+    #[inline]
+    pub(super) fn has_region(&self, slot: u32, version: u64) -> bool {
+        self.regions.is_current(slot as usize, version)
+    }
+
+    /// The queue pair with a number, if it takes requests, and the version of what is told of it.
+    pub(super) fn queue_pair(&self, number: u32) -> Option<(u64, QueuePair)> {
+        let (version, words) = self.queue_pairs.find(number as usize % QUEUE_PAIRS)?;
+        let found = QueuePair::decode(&words);
+        (found.number == number).then_some((version, found))
+    }
+
+    /// Whether it is still told of the queue pair with a number what it was in this version.
+    #[inline]
+    pub(super) fn has_queue_pair(&self, number: u32, version: u64) -> bool {
+        self.queue_pairs
+            .is_current(number as usize % QUEUE_PAIRS, version)
     }
 }
 
@@ -294,10 +303,9 @@ mod tests {
     fn a_peer_reads_what_is_published_until_it_is_taken_back() {
         let publication = Publication::new().unwrap();
         let tables = Tables::map(publication.as_fd()).unwrap();
-        assert_eq!(
-            (tables.region(3), tables.queue_pair(0x123456)),
-            (None, None)
-        );
+        let region_in = |slot| tables.region(slot).map(|(_, region)| region);
+        let queue_pair_of = |number| tables.queue_pair(number).map(|(_, told)| told);
+        assert_eq!((region_in(3), queue_pair_of(0x123456)), (None, None));
         let placed = Region {
             queue_pair: Some(0xff_fffe),
             access: AccessFlags::REMOTE_READ,
@@ -312,19 +320,16 @@ mod tests {
         publication.publish_region(3, &region(5));
         publication.publish_region(last, &placed);
         publication.publish_queue_pair(&queue_pair(0x123456));
-        assert_eq!(tables.region(3), Some(region(5)));
-        assert_eq!(tables.region(last), Some(placed));
-        assert_eq!(tables.queue_pair(0x123456), Some(queue_pair(0x123456)));
-        assert_eq!((tables.region(4), tables.region(last + 1)), (None, None));
-        assert_eq!(tables.queue_pair(0x113456), None, "another number");
+        assert_eq!(region_in(3), Some(region(5)));
+        assert_eq!(region_in(last), Some(placed));
+        assert_eq!(queue_pair_of(0x123456), Some(queue_pair(0x123456)));
+        assert_eq!((region_in(4), region_in(last + 1)), (None, None));
+        assert_eq!(queue_pair_of(0x113456), None, "another number");
         publication.retract_region(3);
         publication.retract_region(u32::MAX);
         assert!(publication.retract_queue_pair(0x123456));
         assert!(!publication.retract_queue_pair(0x123456));
-        assert_eq!(
-            (tables.region(3), tables.queue_pair(0x123456)),
-            (None, None)
-        );
+        assert_eq!((region_in(3), queue_pair_of(0x123456)), (None, None));
     }
 
     #[test]
@@ -333,7 +338,7 @@ mod tests {
         let (first, second) = (queue_pair(0x10_0007), queue_pair(0x20_0007));
         publication.publish_queue_pair(&first);
         publication.publish_queue_pair(&second);
-        let read = |number| publication.tables.queue_pair(number);
+        let read = |number| publication.tables.queue_pair(number).map(|(_, told)| told);
         assert_eq!(
             (read(first.number), read(second.number)),
             (Some(first), None)
@@ -342,21 +347,6 @@ mod tests {
         assert!(publication.retract_queue_pair(first.number));
         publication.publish_queue_pair(&second);
         assert_eq!(read(second.number), Some(second));
-    }
-
-    #[test]
-    fn only_what_is_inside_is_inside() {
-        let region = region(1);
-        assert_eq!(region.offset(0x1000, 100), Some(0));
-        assert_eq!(region.offset(0x1000 + 100, 0), Some(100));
-        for (address, length) in [
-            (0x1001, 100),
-            (0xfff, 1),
-            (0, u64::MAX),
-            (u64::MAX, u64::MAX),
-        ] {
-            assert_eq!(region.offset(address, length), None);
-        }
     }
 
     #[test]

@@ -129,7 +129,6 @@ impl Map {
     }
 
     /// Bytes.
-    #[cfg(test)]
     pub(super) fn length(&self) -> usize {
         self.length
     }
@@ -158,6 +157,7 @@ impl Map {
 
     /// Copies pieces of this process, one behind the other, to the bytes from `offset` on, if they are inside and may
     /// be written: as [`write`](Self::write).
+    #[inline]
     pub(super) fn put(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = pieces.iter().map(Piece::length).sum();
         let mut address = self.locate(offset, length)?;
@@ -173,6 +173,7 @@ impl Map {
     }
 
     /// Copies the bytes from `offset` on, if they are inside, to pieces of this process, if they may be written.
+    #[inline]
     pub(super) fn get(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = pieces.iter().map(Piece::length).sum();
         let mut address = self.locate(offset, length)?;
@@ -188,6 +189,7 @@ impl Map {
     }
 
     /// The eight bytes at `offset`, if they are inside, aligned, and may be written.
+    #[inline]
     pub(super) fn word(&self, offset: usize) -> Option<&AtomicU64> {
         let address = self.locate(offset, size_of::<u64>())?;
         let pointer = ptr::with_exposed_provenance_mut::<u64>(address);
@@ -199,6 +201,7 @@ impl Map {
     }
 
     /// The address of `length` bytes from `offset` on.
+    #[inline]
     fn locate(&self, offset: usize, length: usize) -> Option<usize> {
         let end = offset.checked_add(length)?;
         (end <= self.length).then(|| self.start.as_ptr().expose_provenance() + offset)

@@ -7,6 +7,18 @@ pub(super) use std::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(all(test, loom))]
 pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
+/// Orders what this thread has just changed by a read-modify-write, and what it did before, before all that it does
+/// from now on: a sequentially consistent fence.
+#[inline]
+pub(super) fn fence_after_update() {
+    // The instruction that made the change is such a fence itself: neither loads nor stores pass one with a LOCK
+    // prefix (Intel SDM volume 3, "Memory Ordering in P6 and More Recent Processor Families").
+    #[cfg(all(target_arch = "x86_64", not(miri), not(all(test, loom))))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(all(target_arch = "x86_64", not(miri), not(all(test, loom)))))]
+    fence(Ordering::SeqCst);
+}
+
 /// Lets others run while this thread waits for one of them.
 pub(super) fn relax(attempt: u32) {
     #[cfg(not(all(test, loom)))]

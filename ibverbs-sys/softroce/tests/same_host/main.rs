@@ -3,6 +3,7 @@
 //!
 //! `SOFTROCE_TEST_KILLS` says how many peers are killed.
 
+mod lists;
 mod node;
 mod peer;
 mod traffic;
@@ -40,6 +41,19 @@ fn main() {
             who_sleeps_for_an_event_is_woken_by_the_peer,
         ),
         trial("bytes_arrive_in_every_length", bytes_arrive_in_every_length),
+        trial("a_list_is_done_in_order", lists::a_list_is_done_in_order),
+        trial(
+            "a_list_ends_with_the_request_that_fails",
+            lists::a_list_ends_with_the_request_that_fails,
+        ),
+        trial(
+            "a_list_that_is_too_long_is_posted_as_far_as_it_fits",
+            lists::a_list_that_is_too_long_is_posted_as_far_as_it_fits,
+        ),
+        trial(
+            "completions_without_room_are_the_end",
+            lists::completions_without_room_are_the_end,
+        ),
         trial(
             "atomics_count_from_both_sides",
             atomics_count_from_both_sides,

@@ -14,6 +14,9 @@ pub(crate) const SIZE: usize = 4 << 20;
 /// Requests that a queue holds.
 pub(crate) const DEPTH: u32 = 64;
 
+/// Completions that fit into the queue of them.
+pub(crate) const COMPLETIONS: u32 = 4 * DEPTH;
+
 /// A timeout of four seconds: nothing goes again but what was lost.
 pub(crate) const PATIENT: u8 = 20;
 
@@ -203,7 +206,7 @@ impl Node {
             let pd = ibv_alloc_pd(context);
             let channel = ibv_create_comp_channel(context);
             assert!(!channel.is_null());
-            let cq = ibv_create_cq(context, 4 * DEPTH as i32, null_mut(), channel, 0);
+            let cq = ibv_create_cq(context, COMPLETIONS as i32, null_mut(), channel, 0);
             assert!(!pd.is_null() && !cq.is_null());
             let mut node = Self {
                 context,
@@ -309,15 +312,22 @@ impl Node {
     }
 
     pub(crate) fn post(&self, request: &Request) {
-        // SAFETY: the queue pair is there; the request is read before the verb returns.
-        unsafe {
-            let mut sge = request.sge;
-            let mut wr: ibv_send_wr = zeroed();
+        let signaled = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        assert_eq!(self.post_list(&[(request, signaled)]), Ok(()));
+    }
+
+    /// Posts requests together, each with its flags. Else the error, and how many were posted.
+    pub(crate) fn post_list(&self, requests: &[(&Request, u32)]) -> Result<(), (i32, usize)> {
+        let mut sges: Vec<ibv_sge> = requests.iter().map(|(request, _)| request.sge).collect();
+        let mut list: Vec<ibv_send_wr> = Vec::new();
+        for ((request, flags), sge) in requests.iter().zip(&mut sges) {
+            // SAFETY: numbers and null pointers.
+            let mut wr: ibv_send_wr = unsafe { zeroed() };
             wr.wr_id = request.id;
-            wr.sg_list = &raw mut sge;
+            wr.sg_list = sge;
             wr.num_sge = 1;
             wr.opcode = request.opcode;
-            wr.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+            wr.send_flags = *flags;
             if request.opcode == ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD {
                 wr.wr.atomic.remote_addr = request.remote.0;
                 wr.wr.atomic.rkey = request.remote.1;
@@ -326,8 +336,33 @@ impl Node {
                 wr.wr.rdma.remote_addr = request.remote.0;
                 wr.wr.rdma.rkey = request.remote.1;
             }
-            let mut bad = null_mut();
-            assert_eq!(ibv_post_send(self.qp, &raw mut wr, &raw mut bad), 0);
+            list.push(wr);
+        }
+        let first = list.as_mut_ptr();
+        for at in 1..list.len() {
+            // SAFETY: inside.
+            list[at - 1].next = unsafe { first.add(at) };
+        }
+        let mut bad = null_mut();
+        // SAFETY: the queue pair is there; the list is read before the verb returns.
+        match unsafe { ibv_post_send(self.qp, first, &raw mut bad) } {
+            0 => Ok(()),
+            error => Err((
+                error,
+                (bad.addr() - first.addr()) / size_of::<ibv_send_wr>(),
+            )),
+        }
+    }
+
+    /// The queue pair's state.
+    pub(crate) fn state(&self) -> ibv_qp_state {
+        // SAFETY: the queue pair is there, and there is room.
+        unsafe {
+            let (mut attr, mut init) = (zeroed::<ibv_qp_attr>(), zeroed());
+            let mask = ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
+            let answer = ibv_query_qp(self.qp, &raw mut attr, mask, &raw mut init);
+            assert_eq!(answer, 0);
+            attr.qp_state
         }
     }
 

@@ -80,6 +80,25 @@ impl Requester {
         }
     }
 
+    /// Whether nothing is left of the requests so far, and nothing to be said.
+    #[inline]
+    pub(in crate::proto) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+            && self.sent == self.unanswered
+            && self.next == self.unanswered
+            && self.again_at.is_none()
+            && !self.probe.is_due()
+            && !self.flow.asks()
+    }
+
+    /// Messages were done that were never queued, and of which the peer does not know. They have so many numbers.
+    pub(in crate::proto) fn skip(&mut self, packets: u32) {
+        debug_assert!(self.is_idle(), "nothing is overtaken");
+        self.skips.extend(self.next, packets);
+        self.next = self.next + packets;
+        self.moved(self.next);
+    }
+
     /// All before `limit` is answered, and nothing is on the way.
     fn moved(&mut self, limit: Sequence) {
         self.sent = limit;

@@ -1,0 +1,286 @@
+//! Reads, writes and atomics in the memory of another process that are done while they are posted: nothing is made of them
+//! that would be queued.
+//!
+//! That is so where all before them are done and the way is known, and for as much of a list as needs nobody at the other side.
+//! Whatever is in the way of a request, it and all behind it are queued, and go as every other one.
+//!
+//! What a list does together it pays for once: the queue pair's lock and those of the regions and of the completion queue, a
+//! [visit](same_host::Visit) to the peer, and the sequence numbers.
+
+use smallvec::SmallVec;
+
+use super::QueuePair;
+use super::object::Inner;
+use super::shared::{Partner, STRIDE};
+use crate::context::DomainId;
+use crate::memory::{Piece, Regions};
+use crate::proto::{
+    Completion, CompletionStatus, Counter, Host, Payload, Remote, Segment, SendOperation,
+    SendRequest, Service, State, Work,
+};
+use crate::same_host::{Access, Atomic, Visit};
+
+/// A request that needs nobody at the other side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OneSided<'a> {
+    pub(crate) id: u64,
+    pub(crate) action: Action,
+    pub(crate) remote: Remote,
+    pub(crate) data: Data<'a>,
+    pub(crate) signaled: bool,
+}
+
+/// What it does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Action {
+    Write,
+    Read,
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// The bytes here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Data<'a> {
+    Gathered(&'a [Segment]),
+    Inline(&'a [u8]),
+}
+
+/// Requests that are posted together, in order.
+pub(crate) trait List<'a> {
+    /// The next one, if it is of a kind that can be done so, and may be posted.
+    fn peek(&self) -> Option<OneSided<'a>>;
+
+    /// It is done; the next one, as [`peek`](Self::peek).
+    fn advance(&mut self) -> Option<OneSided<'a>>;
+}
+
+/// A request that is done and of which that is to be told.
+struct Ended {
+    id: u64,
+    work: Work,
+    length: u32,
+}
+
+/// Requests that are done at a visit.
+const MOST: usize = 64;
+
+impl QueuePair {
+    /// Does requests at once, at most `most`, until one is not for this or it was enough for a time; how many.
+    pub(super) fn do_at_once<'a>(
+        &self,
+        mine: &mut Inner,
+        list: &mut impl List<'a>,
+        most: usize,
+    ) -> usize {
+        let Some(mut request) = list.peek() else {
+            return 0;
+        };
+        let Inner {
+            transport,
+            attached: Some(attached),
+            partner: Some(partner),
+            notes,
+            version,
+            ..
+        } = mine
+        else {
+            return 0;
+        };
+        let generation = partner.generation(*version);
+        let (Some(generation), Some(domain)) = (generation, self.domain()) else {
+            return 0;
+        };
+        if self.service() != Service::ReliableConnection
+            || !transport.is_idle()
+            || !self.device().is_shared()
+        {
+            return 0;
+        }
+        let attributes = transport.attributes();
+        let signals_all = attributes.signal_all;
+        let fetches = attributes.max_initiated > 0;
+        let (mut done, mut packets) = (0, 0);
+        let mut ended = SmallVec::<[Ended; MOST]>::new();
+        {
+            let Partner {
+                link,
+                target,
+                known,
+                ..
+            } = partner;
+            let regions = self.device().memory().regions();
+            let Some(mut visit) = link.visit(target, generation, known) else {
+                return 0;
+            };
+            while done < most.min(MOST) && !visit.is_over() {
+                let Some(length) = execute(&request, domain, fetches, &regions, &mut visit) else {
+                    break;
+                };
+                done += 1;
+                packets += transport.packets(length);
+                if request.signaled || signals_all {
+                    ended.push(Ended {
+                        id: request.id,
+                        work: request.action.work(),
+                        length,
+                    });
+                }
+                match list.advance() {
+                    Some(next) => request = next,
+                    None => break,
+                }
+            }
+        }
+        if done == 0 {
+            return 0;
+        }
+        transport.skip(packets);
+        let mut host = self.surroundings(attached, notes);
+        host.count(Counter::SharedMessages, done as u64);
+        host.complete_sends(ended.into_iter().map(|ended| ended.completion()));
+        self.fail_if_overrun(transport, &mut host);
+        if transport.state() == State::Error {
+            self.tell(mine);
+        }
+        done
+    }
+}
+
+/// Does all of a request; how many bytes. None: it was not done, or not all of it, and can be done again.
+#[inline]
+fn execute(
+    request: &OneSided<'_>,
+    domain: DomainId,
+    fetches: bool,
+    regions: &Regions<'_>,
+    visit: &mut Visit<'_>,
+) -> Option<u32> {
+    let remote = request.remote;
+    let atomic = match request.action {
+        Action::Write => {
+            return with_pieces(request.data, domain, false, regions, |pieces| {
+                visit.access(remote, Access::Put(pieces))
+            });
+        }
+        _ if !fetches => return None,
+        Action::Read => {
+            return with_pieces(request.data, domain, true, regions, |pieces| {
+                visit.access(remote, Access::Get(pieces))
+            });
+        }
+        Action::CompareSwap { compare, swap } => Atomic::CompareSwap { compare, swap },
+        Action::FetchAdd { add } => Atomic::FetchAdd { add },
+    };
+    let Data::Gathered([segment]) = request.data else {
+        return None;
+    };
+    if segment.length != 8 {
+        return None;
+    }
+    // Nothing is done that could not be told.
+    let piece = regions.piece(domain, segment, true)?;
+    let before = visit.atomic(remote, atomic)?;
+    piece.store(before)?;
+    Some(8)
+}
+
+/// Does something with the bytes here, if they are there as they have to be, and not too many; how many they are.
+#[inline]
+fn with_pieces(
+    data: Data<'_>,
+    domain: DomainId,
+    write: bool,
+    regions: &Regions<'_>,
+    act: impl FnOnce(&[Piece<'_>]) -> Option<()>,
+) -> Option<u32> {
+    match data {
+        Data::Gathered([only]) if only.length > 0 && only.length <= STRIDE => {
+            let piece = regions.piece(domain, only, write)?;
+            act(&[piece])?;
+            Some(only.length)
+        }
+        Data::Inline(bytes) if !write => {
+            act(&[Piece::of(bytes)])?;
+            u32::try_from(bytes.len()).ok()
+        }
+        Data::Gathered(list) if list.len() > 1 => {
+            let mut total = 0_u32;
+            let mut pieces = SmallVec::<[Piece<'_>; 4]>::new();
+            for segment in list.iter().filter(|segment| segment.length > 0) {
+                total = total.checked_add(segment.length)?;
+                pieces.push(regions.piece(domain, segment, write)?);
+            }
+            if total > STRIDE {
+                return None;
+            }
+            act(&pieces)?;
+            Some(total)
+        }
+        _ => None,
+    }
+}
+
+impl Action {
+    fn work(self) -> Work {
+        match self {
+            Self::Write => Work::Write,
+            Self::Read => Work::Read,
+            Self::CompareSwap { .. } => Work::CompareSwap,
+            Self::FetchAdd { .. } => Work::FetchAdd,
+        }
+    }
+}
+
+impl Ended {
+    fn completion(self) -> Completion {
+        Completion {
+            id: self.id,
+            status: CompletionStatus::Success,
+            work: self.work,
+            length: self.length,
+            immediate: None,
+            invalidated: None,
+            source: 0,
+            route: false,
+            solicited: false,
+        }
+    }
+}
+
+/// Requests that were made already.
+impl<'a> List<'a> for &'a [SendRequest] {
+    fn peek(&self) -> Option<OneSided<'a>> {
+        let request = self.first()?;
+        let (action, remote) = match request.operation {
+            SendOperation::Write {
+                remote,
+                immediate: None,
+            } => (Action::Write, remote),
+            SendOperation::Read { remote } => (Action::Read, remote),
+            SendOperation::CompareSwap {
+                remote,
+                compare,
+                swap,
+            } => (Action::CompareSwap { compare, swap }, remote),
+            SendOperation::FetchAdd { remote, add } => (Action::FetchAdd { add }, remote),
+            _ => return None,
+        };
+        let data = match &request.payload {
+            Payload::Gathered(list) => Data::Gathered(list),
+            Payload::Inline(bytes) => Data::Inline(bytes),
+        };
+        Some(OneSided {
+            id: request.id,
+            action,
+            remote,
+            data,
+            signaled: request.signaled,
+        })
+    }
+
+    fn advance(&mut self) -> Option<OneSided<'a>> {
+        *self = self.get(1..)?;
+        self.peek()
+    }
+}

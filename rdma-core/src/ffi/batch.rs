@@ -13,24 +13,29 @@ use super::request::Room;
 ///
 /// # Safety
 ///
-/// `link` does nothing but to set that pointer.
+/// `link` does nothing but to set that pointer, and reads nothing.
 pub(crate) unsafe trait Linked {
-    fn link(&mut self, next: *mut Self);
+    /// # Safety
+    ///
+    /// `this` is the place of one, which need not be whole.
+    unsafe fn link(this: *mut Self, next: *mut Self);
 }
 
 // SAFETY: it does nothing else.
 unsafe impl Linked for sys::ibv_send_wr {
     #[inline]
-    fn link(&mut self, next: *mut Self) {
-        self.next = next;
+    unsafe fn link(this: *mut Self, next: *mut Self) {
+        // SAFETY: the caller's promise.
+        unsafe { (&raw mut (*this).next).write(next) };
     }
 }
 
 // SAFETY: it does nothing else.
 unsafe impl Linked for sys::ibv_recv_wr {
     #[inline]
-    fn link(&mut self, next: *mut Self) {
-        self.next = next;
+    unsafe fn link(this: *mut Self, next: *mut Self) {
+        // SAFETY: the caller's promise.
+        unsafe { (&raw mut (*this).next).write(next) };
     }
 }
 
@@ -97,17 +102,17 @@ impl<W: Linked> BatchRoom<W> {
     ///
     /// # Safety
     ///
-    /// They have been described, and there is at least one.
+    /// They have been described, as much of each as its operation needs, and there is at least one.
     #[inline]
     pub(super) unsafe fn chain(&mut self, first: usize, count: usize) -> &mut W {
         debug_assert!(count > 0 && first + count <= self.capacity);
-        // SAFETY: the places are inside of the allocation and initialised, as the caller promises.
+        // SAFETY: the places are inside of the allocation, and described, as the caller promises.
         unsafe {
             let start: *mut W = self.requests.add(first).as_ptr().cast();
             for index in 0..count - 1 {
-                (*start.add(index)).link(start.add(index + 1));
+                W::link(start.add(index), start.add(index + 1));
             }
-            (*start.add(count - 1)).link(std::ptr::null_mut());
+            W::link(start.add(count - 1), std::ptr::null_mut());
             &mut *start
         }
     }

@@ -143,6 +143,19 @@ impl Sequence {
         (number < self.tail() && self.id(number) == id).then_some(number)
     }
 
+    /// How many requests from the next one on have ids of its block.
+    #[inline]
+    pub(super) fn left_in_block(&self) -> u64 {
+        BLOCK_MASK + 1 - (self.tail_id & BLOCK_MASK)
+    }
+
+    /// Counts so many more requests as outstanding, less than are [left in the block](Self::left_in_block).
+    #[inline]
+    pub(super) fn advance_tail_within(&mut self, count: u64) {
+        debug_assert!(count < self.left_in_block());
+        self.tail_id += count;
+    }
+
     /// Counts one more request as outstanding.
     #[inline]
     pub(super) fn advance_tail(&mut self) {
@@ -245,6 +258,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn ids_follow_each_other_to_the_end_of_the_block() {
+        let mut sequence = before_the_change(2);
+        assert_eq!(sequence.left_in_block(), 7);
+        let first = sequence.tail();
+        for more in 0..7 {
+            assert_eq!(sequence.id(first + more), sequence.next_id() + more);
+        }
+        sequence.advance_tail_within(6);
+        assert_eq!((sequence.left_in_block(), sequence.outstanding()), (1, 6));
+        sequence.advance_tail();
+        assert_eq!(sequence.left_in_block(), BLOCK_MASK + 1);
+        assert_eq!((sequence.tail(), sequence.outstanding()), (first + 7, 7));
     }
 
     #[test]

@@ -39,6 +39,9 @@ pub(super) struct Ring<T: Send + 'static> {
     /// They begin at the tail of the order while a batch is being made, and after it was posted or
     /// dropped there are none. Those of a batch that was forgotten stay until the next one begins.
     staged: (u64, u64),
+    /// So many more can be staged in the usual way: their slots are empty, and their ids follow each
+    /// other.
+    usual_staging: u64,
     /// Requests that were taken before older ones that are still in flight.
     gaps: usize,
     /// Whether usual requests may be posted in the usual way.
@@ -68,6 +71,7 @@ impl<T: Send + 'static> Ring<T> {
             mask: length - 1,
             order: Sequence::new(capacity),
             staged: (0, 0),
+            usual_staging: 0,
             gaps: 0,
             is_usual,
             is_littered: false,
@@ -249,6 +253,7 @@ impl<T: Send + 'static> Ring<T> {
     pub(super) fn begin_staging(&mut self) {
         let forgotten = self.staged;
         let tail = self.order.tail();
+        self.usual_staging = 0;
         self.staged = (tail, tail);
         if forgotten.0 < forgotten.1 {
             // Until all of it is dropped: a drop may panic.
@@ -257,6 +262,33 @@ impl<T: Send + 'static> Ring<T> {
             self.is_littered = was_littered;
             self.look_around();
         }
+        if self.is_usual && !self.is_littered {
+            let room = self.capacity() - self.in_flight();
+            self.usual_staging = self.order.left_in_block().min(room as u64);
+        }
+    }
+
+    /// The id of the next request to be staged, if that may be in the usual way.
+    #[inline]
+    pub(super) fn usual_staged_id(&self) -> Option<u64> {
+        let behind = self.staged.1 - self.staged.0;
+        (self.usual_staging > 0).then(|| self.order.next_id() + behind)
+    }
+
+    /// Keeps the memory of the next staged request.
+    ///
+    /// # Safety
+    ///
+    /// It has a [usual id](Self::usual_staged_id).
+    #[inline]
+    pub(super) unsafe fn stage_memory(&mut self, memory: T) {
+        let slot = self.slot(self.staged.1);
+        self.staged.1 += 1;
+        self.usual_staging -= 1;
+        self.order.close(true);
+        // SAFETY: as in `keep_memory`: there is room behind what is in flight and staged, and nothing was
+        // left behind in it.
+        unsafe { (&raw mut self.slots.get_unchecked_mut(slot).memory).write(Some(memory)) };
     }
 
     /// Empties the slots of requests that were staged, but for those where others went since, in the
@@ -281,6 +313,7 @@ impl<T: Send + 'static> Ring<T> {
     pub(super) fn stage(&mut self, memory: Option<T>, keep: KeepAlive) {
         let slot = self.slot(self.staged.1);
         self.staged.1 += 1;
+        self.usual_staging = self.usual_staging.saturating_sub(1);
         self.order.close(true);
         self.slots[slot] = Held { memory, keep };
     }
@@ -288,8 +321,12 @@ impl<T: Send + 'static> Ring<T> {
     /// Counts the first `count` staged requests as posted.
     #[inline]
     pub(super) fn launch_staged(&mut self, count: usize) {
-        for _ in 0..count {
-            self.order.advance_tail();
+        if (count as u64) < self.order.left_in_block() {
+            self.order.advance_tail_within(count as u64);
+        } else {
+            for _ in 0..count {
+                self.order.advance_tail();
+            }
         }
         self.staged.0 += count as u64;
         self.look_around();
@@ -300,6 +337,7 @@ impl<T: Send + 'static> Ring<T> {
         let (next, end) = self.staged;
         let tail = self.order.tail();
         self.staged = (tail, tail);
+        self.usual_staging = 0;
         let was_littered = self.is_littered;
         // Until all of it is taken.
         self.is_littered |= next < end;
@@ -364,18 +402,65 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_a_panic_left_behind_is_not_taken_for_an_empty_slot() {
+    fn ring() -> Ring<Memory> {
         let domain = Context::open("softroce0").unwrap().protection_domain();
         let prepared = domain.unwrap().queue_pair().build().unwrap();
         let handle = prepared.manual().into_parts().handle;
-        let mut ring = Ring::new(handle, 4, true);
+        Ring::new(handle, 4, true)
+    }
+
+    /// Stages as many as can be in the usual way, each with the id that it would have in the other.
+    fn stage_usual(ring: &mut Ring<Memory>) -> usize {
+        let mut count = 0;
+        while let Some(id) = ring.usual_staged_id() {
+            assert_eq!(id, ring.staged_id());
+            // SAFETY: it has a usual id.
+            unsafe { ring.stage_memory(Memory(false)) };
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn requests_are_staged_in_the_usual_way_where_nothing_was_left_behind() {
+        let mut ring = ring();
+        assert_eq!(ring.usual_staged_id(), None, "no batch");
+        for round in 0..3 {
+            ring.begin_staging();
+            ring.stage(Some(Memory(false)), KeepAlive::Nothing);
+            assert_eq!(stage_usual(&mut ring), 3, "round {round}");
+            assert!(!ring.has_room());
+            ring.launch_staged(4);
+            ring.begin_staging();
+            assert_eq!(ring.usual_staged_id(), None, "it is full");
+            ring.retire(Outcome::Succeeded, 0).unwrap();
+            ring.begin_staging();
+            assert_eq!(stage_usual(&mut ring), 1);
+            ring.launch_staged(1);
+            for _ in 0..4 {
+                ring.retire(Outcome::Succeeded, 0).unwrap();
+            }
+        }
+        ring.begin_staging();
+        assert_eq!(stage_usual(&mut ring), 4);
+        // Two are posted, and two stay where they are.
+        ring.launch_staged(2);
+        ring.end_staging();
+        assert_eq!(ring.usual_staged_id(), None);
+        ring.begin_staging();
+        assert_eq!(ring.usual_staged_id(), None);
+        assert_eq!(ring.in_flight(), 2);
+    }
+
+    #[test]
+    fn what_a_panic_left_behind_is_not_taken_for_an_empty_slot() {
+        let mut ring = ring();
         ring.begin_staging();
         ring.stage(Some(Memory(true)), KeepAlive::Nothing);
         ring.stage(Some(Memory(false)), KeepAlive::Nothing);
         // The batch is forgotten, and another one begins.
         catch_unwind(AssertUnwindSafe(|| ring.begin_staging())).unwrap_err();
-        assert_eq!(ring.staged(), 0);
+        assert_eq!((ring.staged(), ring.usual_staged_id()), (0, None));
         ring.launch_staged(0);
         assert!(!ring.is_ready());
         ring.keep(Some(Memory(false)), KeepAlive::Nothing);

@@ -1,16 +1,16 @@
 //! Send requests that are described one by one and posted at once.
 
-use std::fmt;
+use std::{fmt, mem};
 
 use ibverbs_sys as sys;
 
 use super::batch::posted_before;
-use super::request::{describe_inline, describe_send};
+use super::request::{describe_inline, describe_send, describe_usual};
 use super::ring::Unstaged;
 use super::send_ring::SendRing;
 use crate::error::{Error, Result};
 use crate::memory::Gather;
-use crate::queue_pair::{InlineData, SendRequest};
+use crate::queue_pair::{Description, InlineData, KeepAlive, SendFlags, SendRequest};
 
 /// A batch in the making, of a queue that is borrowed for it. Data of requests that copy it is
 /// there for as long as `'a`, in which the queue posts nothing but by this.
@@ -49,8 +49,53 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         self.queue.ring.staged()
     }
 
-    #[inline]
+    /// Describes a request behind the others: the usual ones in a way that the compiler makes one piece
+    /// of code of, as [`SendRing::post`].
+    #[inline(always)]
     pub(crate) fn stage(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
+    where
+        T: Gather,
+    {
+        let (memory, description, keep) = request.into_pieces();
+        let KeepAlive::Nothing = keep else {
+            return self.stage_any(SendRequest::from_pieces((memory, description, keep)));
+        };
+        // It has nothing to be dropped, which the compiler does not see.
+        mem::forget(keep);
+        match self.stage_usual(memory, &description) {
+            Ok(()) => Ok(()),
+            Err(memory) => {
+                let pieces = (memory, description, KeepAlive::Nothing);
+                self.stage_any(SendRequest::from_pieces(pieces))
+            }
+        }
+    }
+
+    /// Stages a usual request; else the memory.
+    #[inline(always)]
+    fn stage_usual(&mut self, memory: T, description: &Description) -> Result<(), T>
+    where
+        T: Gather,
+    {
+        let queue = &mut *self.queue;
+        let signaled = description.flags.contains(SendFlags::SIGNALED);
+        let id = queue.ring.usual_staged_id();
+        let (Some(id), true) = (id, signaled || queue.may_wait(self.run)) else {
+            return Err(memory);
+        };
+        let limits = queue.limits();
+        let (wr, room) = queue.room.place(self.first + queue.ring.staged());
+        if !describe_usual(wr, room, &memory, description, limits, id) {
+            return Err(memory);
+        }
+        self.run = if signaled { 0 } else { self.run + 1 };
+        // SAFETY: it has a usual id.
+        unsafe { queue.ring.stage_memory(memory) };
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn stage_any(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
         T: Gather,
     {
@@ -138,8 +183,9 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         let queue = &mut *self.queue;
         let posted = posted_before(queue.room.index_of(bad), self.first, count);
         for index in self.first..self.first + posted {
-            // SAFETY: the request at this place was described.
-            let flags = unsafe { queue.room.place(index).0.assume_init_ref() }.send_flags;
+            let place = queue.room.place(index).0.as_ptr();
+            // SAFETY: the request at this place was described, flags and all.
+            let flags = unsafe { (&raw const (*place).send_flags).read() };
             let signaled = sys::ibv_send_flags::IBV_SEND_SIGNALED.0 as std::ffi::c_uint;
             queue.count(flags & signaled != 0);
         }

@@ -66,10 +66,10 @@ impl Signals {
         self.limit = (capacity as u32 / queues.max(1)).saturating_sub(1);
     }
 
-    /// Whether the next request may be unsignaled, if nothing has changed.
+    /// Whether a request after a run of `run` unsignaled ones may be unsignaled, if nothing has changed.
     #[inline]
-    fn may_wait(&self, queue_pair: &QueuePairHandle) -> bool {
-        self.run < self.limit && self.queues == queue_pair.send_queues()
+    fn may_wait(&self, run: u32, queue_pair: &QueuePairHandle) -> bool {
+        run < self.limit && self.queues == queue_pair.send_queues()
     }
 
     /// Whether an unsignaled request after `run` others is signaled all the same.
@@ -165,7 +165,7 @@ impl<T: Send + 'static> SendRing<T> {
         T: Gather,
     {
         let signaled = description.flags.contains(SendFlags::SIGNALED);
-        if !self.ring.is_ready() || !(signaled || self.signals.may_wait(self.ring.queue_pair())) {
+        if !self.ring.is_ready() || !(signaled || self.may_wait(self.signals.run)) {
             return Err((0, memory));
         }
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
@@ -241,6 +241,18 @@ impl<T: Send + 'static> SendRing<T> {
             }
             Err(error) => Err((error, request.into_memory())),
         }
+    }
+
+    /// Whether a request after a run of unsignaled ones may be unsignaled too, if nothing has changed.
+    #[inline]
+    pub(super) fn may_wait(&self, run: u32) -> bool {
+        self.signals.may_wait(run, self.ring.queue_pair())
+    }
+
+    /// What a usual request may have.
+    #[inline]
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// The request, signaled if it must be after a run of unsignaled ones.

@@ -68,7 +68,7 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     /// # Errors
     ///
     /// As [`SendQueue::post`](super::SendQueue::post), but for the verb's.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>
     where
         T: Gather,

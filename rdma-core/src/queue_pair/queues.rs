@@ -193,6 +193,21 @@ impl<T: Send + 'static> Iterator for Retired<'_, T> {
         (memory, self.left) = retire(self.ring, self.left, self.outcome);
         memory
     }
+
+    #[inline]
+    fn fold<B, F: FnMut(B, T) -> B>(mut self, init: B, mut f: F) -> B {
+        if self.left == OLDEST {
+            self.left = 1;
+        }
+        let mut result = init;
+        while self.left > 0 {
+            self.left -= 1;
+            if let Some(memory) = self.ring.retire(self.outcome, self.left) {
+                result = f(result, memory);
+            }
+        }
+        result
+    }
 }
 
 /// Retires requests, of which there are `left`, up to one that has memory, which those have not whose

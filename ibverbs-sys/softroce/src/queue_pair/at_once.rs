@@ -5,7 +5,7 @@
 //! Whatever is in the way of a request, it and all behind it are queued, and go as every other one.
 //!
 //! What a list does together it pays for once: the queue pair's lock and those of the regions and of the completion queue, a
-//! [visit](same_host::Visit) to the peer, and the sequence numbers.
+//! [`Visit`] to the peer, and the sequence numbers.
 
 use smallvec::SmallVec;
 

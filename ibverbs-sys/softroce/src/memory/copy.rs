@@ -89,8 +89,11 @@ impl<'a> Piece<'a> {
         if !self.writable || self.length < size_of::<u64>() {
             return None;
         }
-        // SAFETY: they can be touched, and written.
-        unsafe { write(self.address, &word.to_ne_bytes()) };
+        // SAFETY: they can be touched, and written; and so can this word.
+        unsafe {
+            let from = (&raw const word).expose_provenance();
+            copy(from, self.address, size_of::<u64>());
+        }
         Some(())
     }
 }

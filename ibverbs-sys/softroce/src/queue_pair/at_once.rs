@@ -15,8 +15,8 @@ use super::shared::{Partner, STRIDE};
 use crate::context::DomainId;
 use crate::memory::{Piece, Regions};
 use crate::proto::{
-    Completion, CompletionStatus, Counter, Host, Payload, Remote, Segment, SendOperation,
-    SendRequest, Service, State, Work,
+    Completion, CompletionStatus, Counter, Payload, Remote, Segment, SendOperation, SendRequest,
+    Service, State, Work,
 };
 use crate::same_host::{Access, Atomic, Visit};
 
@@ -136,12 +136,14 @@ impl QueuePair {
             return 0;
         }
         transport.skip(packets);
-        let mut host = self.surroundings(attached, notes);
-        host.count(Counter::SharedMessages, done as u64);
-        host.complete_sends(ended.into_iter().map(|ended| ended.completion()));
-        self.fail_if_overrun(transport, &mut host);
-        if transport.state() == State::Error {
-            self.tell(mine);
+        self.device().count(Counter::SharedMessages, done as u64);
+        if !ended.is_empty() {
+            let mut host = self.surroundings(attached, notes);
+            host.complete_sends(ended.iter().map(Ended::completion));
+            self.fail_if_overrun(transport, &mut host);
+            if transport.state() == State::Error {
+                self.tell(mine);
+            }
         }
         done
     }
@@ -233,7 +235,7 @@ impl Action {
 }
 
 impl Ended {
-    fn completion(self) -> Completion {
+    fn completion(&self) -> Completion {
         Completion {
             id: self.id,
             status: CompletionStatus::Success,

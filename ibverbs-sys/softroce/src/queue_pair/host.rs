@@ -118,16 +118,9 @@ impl Surroundings<'_> {
     }
 
     /// Tells how requests of this side ended, in order.
-    pub(super) fn complete_sends(
-        &mut self,
-        mut completions: impl ExactSizeIterator<Item = Completion>,
-    ) {
-        if completions.len() == 0 {
-            return;
-        }
+    pub(super) fn complete_sends(&mut self, completions: impl Iterator<Item = Completion>) {
         if let Some(queue) = &self.attached.send_queue {
-            let (number, device) = (self.number, self.device);
-            complete(queue, &mut completions, number, device, self.notes);
+            complete(queue, completions, self.number, self.device, self.notes);
         }
     }
 

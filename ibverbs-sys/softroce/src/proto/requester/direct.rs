@@ -92,6 +92,7 @@ impl Requester {
     }
 
     /// Messages were done that were never queued, and of which the peer does not know. They have so many numbers.
+    #[inline]
     pub(in crate::proto) fn skip(&mut self, packets: u32) {
         debug_assert!(self.is_idle(), "nothing is overtaken");
         self.skips.extend(self.next, packets);

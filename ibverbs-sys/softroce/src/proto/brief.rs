@@ -41,7 +41,7 @@ pub struct Short {
 pub struct Utterance<'a> {
     /// The caller's number for it.
     pub id: u64,
-    /// At most [`SHORT`] bytes.
+    /// As many as fit into a [`Short`] at most.
     pub bytes: &'a [u8],
     /// Immediate data.
     pub immediate: Option<[u8; 4]>,

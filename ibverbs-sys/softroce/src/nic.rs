@@ -809,8 +809,8 @@ impl queue_pair::Outgoing for net::Outbox<'_> {
         self.is_quiet()
     }
 
-    fn through(&mut self, link: &Arc<Link>, target: &same_host::Target) {
-        self.through(link, target);
+    fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
+        self.through(link, tag, queue_pair);
     }
 }
 

@@ -10,13 +10,13 @@ use smallvec::SmallVec;
 
 use super::bursts;
 use super::delay::Packet;
-use super::network::{Network, tag_of};
+use super::network::Network;
 use super::route::{Company, Way};
 use super::socket::{Burst, Socket};
 use super::tunnel;
 use crate::config::Segmentation;
 use crate::proto::{Counter, Path};
-use crate::same_host::{Failure, Kept, Link, Target};
+use crate::same_host::{Failure, Kept, Link};
 use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
@@ -207,15 +207,13 @@ impl<'a> Outbox<'a> {
         batch.bytes.clear();
     }
 
-    /// What is pushed from now on is one queue pair's, and goes to a process through shared memory.
-    pub(crate) fn through(&mut self, link: &Arc<Link>, target: &Target) {
-        let own = (self.network.addresses().iter()).position(|gid| *gid == target.own_gid);
-        let their = link.gids().iter().position(|gid| *gid == target.gid);
-        let tag = own.zip(their).and_then(|(from, to)| tag_of(from, to));
-        self.shared = tag.map(|tag| Shared {
+    /// What is pushed from now on is one queue pair's, and goes to a process through shared memory, where the tag says of
+    /// which GIDs it is.
+    pub(crate) fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
+        self.shared = Some(Shared {
             link: Arc::clone(link),
             tag,
-            queue_pair: target.own_number,
+            queue_pair,
             has_sent: false,
         });
     }

@@ -1,6 +1,8 @@
 //! Short messages and acknowledgements to a queue pair of another process of the host: through the memory that both share,
 //! without being made packets.
 
+use std::net::Ipv6Addr;
+
 use super::QueuePair;
 use super::device::Outgoing;
 use super::object::Inner;
@@ -147,11 +149,7 @@ impl QueuePair {
 }
 
 /// What peers know two addresses by: an own one by its index, and one of theirs.
-pub(super) fn tag(
-    own: u8,
-    gids: &[std::net::Ipv6Addr],
-    destination: std::net::Ipv6Addr,
-) -> Option<u16> {
+pub(super) fn tag(own: u8, gids: &[Ipv6Addr], destination: Ipv6Addr) -> Option<u16> {
     let their = gids.iter().position(|gid| *gid == destination)?;
     net::tag_of(usize::from(own), their)
 }

@@ -6,7 +6,7 @@ use super::QueuePair;
 use crate::memory;
 use crate::proto::{Counter, Mtu, Path, Time};
 use crate::receive;
-use crate::same_host::{Link, Neighbourhood, Target};
+use crate::same_host::{Link, Neighbourhood};
 
 /// What a queue pair needs of the NIC that it is on.
 pub trait Device: fmt::Debug + Send + Sync {
@@ -90,9 +90,10 @@ pub(crate) trait Outgoing {
         false
     }
 
-    /// What is pushed from now on goes to this process through shared memory.
-    fn through(&mut self, link: &Arc<Link>, target: &Target) {
-        let _ = (link, target);
+    /// What is pushed from now on is this queue pair's, and goes to this process through shared memory, where the tag says of
+    /// which GIDs it is.
+    fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
+        let _ = (link, tag, queue_pair);
     }
 }
 

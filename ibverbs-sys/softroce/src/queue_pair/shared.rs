@@ -34,6 +34,7 @@ pub(super) struct Partner {
 
 impl Partner {
     /// Whether it is still the one, of this version of this side.
+    #[inline]
     pub(super) fn is_of(&self, version: u64) -> bool {
         self.own == version && !self.link.is_dead()
     }
@@ -102,7 +103,9 @@ impl QueuePair {
             return;
         }
         if let Some(partner) = self.partner(mine) {
-            outgoing.through(&partner.link, &partner.target);
+            if let Some(tag) = partner.tag {
+                outgoing.through(&partner.link, tag, self.number());
+            }
             mine.partner = Some(partner);
         }
     }
@@ -120,9 +123,8 @@ impl QueuePair {
     /// The one that it is connected to. It is taken out and is to be put back.
     pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
         let version = mine.version;
-        let known = mine.partner.take().filter(|partner| {
-            partner.own == version && !partner.link.is_dead() && self.device().is_shared()
-        });
+        let known = mine.partner.take();
+        let known = known.filter(|partner| partner.is_of(version) && self.device().is_shared());
         if known.is_some() {
             return known;
         }
@@ -224,8 +226,7 @@ impl Partner {
     /// The connection of the other side, if it is known to be that of this side in this version, and there.
     #[inline]
     pub(super) fn generation(&self, version: u64) -> Option<u32> {
-        let is_current = self.own == version && !self.link.is_dead();
-        self.generation.filter(|_| is_current)
+        self.generation.filter(|_| self.is_of(version))
     }
 }
 

@@ -4,52 +4,53 @@ use crate::proto::{CompletionStatus as S, Counter, SendOperation, Service, State
 
 const RC: Service = Service::ReliableConnection;
 
+/// Two that are connected.
+fn two() -> (Node, Node) {
+    let pair = Pair::new(RC);
+    (pair.a, pair.b)
+}
+
 fn brief(node: &mut Node) -> Option<Brief> {
-    let Node {
-        queue_pair,
-        machine,
-        ..
-    } = node;
-    queue_pair.poll_brief(Time::default, machine)
+    (node.queue_pair).poll_brief(Time::default, &mut node.machine)
 }
 
 fn hear(node: &mut Node, brief: &Brief) {
-    let Node {
-        queue_pair,
-        machine,
-        ..
-    } = node;
-    queue_pair.receive_brief(Time::default(), brief, machine);
+    (node.queue_pair).receive_brief(Time::default(), brief, &mut node.machine);
+}
+
+/// One says something in a brief that the other hears.
+fn say(from: &mut Node, to: &mut Node) -> Brief {
+    let said = brief(from).unwrap();
+    hear(to, &said);
+    said
 }
 
 #[test]
 fn an_acknowledgement_goes_with_the_answer() {
-    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    let (mut a, mut b) = two();
     let key = b.machine.post_receive(7, 64);
     a.machine.post_receive(8, 64);
     a.post_send(1, pattern(SHORT));
-    let asked = brief(&mut a).unwrap();
+    let asked = say(&mut a, &mut b);
     assert_eq!((asked.acknowledged, brief(&mut a)), (None, None));
-    hear(&mut b, &asked);
     assert_eq!(b.machine.receive_ends(), [(7, S::Success)]);
     assert_eq!(b.machine.bytes(key)[..SHORT], pattern(SHORT));
     assert_eq!(b.queue_pair.prospect(), Prospect::Acknowledgement);
     b.post_send(2, vec![5]);
-    let answered = brief(&mut b).unwrap();
+    let answered = say(&mut b, &mut a);
     assert_eq!(answered.message.unwrap().payload(), [5]);
     assert_eq!(b.queue_pair.prospect(), Prospect::Nothing);
-    hear(&mut a, &answered);
     assert_eq!(a.machine.ends(), [(1, S::Success)]);
     assert_eq!(a.machine.receive_ends(), [(8, S::Success)]);
     // There is nothing more to say but that.
-    hear(&mut b, &brief(&mut a).unwrap());
+    say(&mut a, &mut b);
     assert_eq!(b.machine.ends(), [(2, S::Success)]);
     assert_eq!((brief(&mut a), brief(&mut b)), (None, None));
 }
 
 #[test]
 fn what_does_not_fit_goes_as_a_packet_and_in_its_place() {
-    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    let (mut a, mut b) = two();
     for id in 0..4 {
         b.machine.post_receive(id, 64);
     }
@@ -79,17 +80,16 @@ fn what_does_not_fit_goes_as_a_packet_and_in_its_place() {
     assert_eq!(ways, ["brief", "packet", "packet", "brief"]);
     let all = [0, 1, 2, 3].map(|id| (id, S::Success));
     assert_eq!(b.machine.receive_ends(), all);
-    hear(&mut a, &brief(&mut b).unwrap());
+    say(&mut b, &mut a);
     assert_eq!(a.machine.ends(), all);
 }
 
 #[test]
 fn without_a_receive_it_goes_again() {
-    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    let (mut a, mut b) = two();
     a.queue_pair.attributes_mut().rnr_retry = 7;
     a.post_send(1, vec![9; 8]);
-    let first = brief(&mut a).unwrap();
-    hear(&mut b, &first);
+    say(&mut a, &mut b);
     assert_eq!(b.queue_pair.prospect(), Prospect::Urgent);
     assert_eq!(brief(&mut b), None);
     let now = Time::default();
@@ -103,14 +103,14 @@ fn without_a_receive_it_goes_again() {
     // It is a packet's turn where the time has to be looked at.
     let packet = a.transmit(again).unwrap();
     b.receive(again, &packet);
-    hear(&mut a, &brief(&mut b).unwrap());
+    say(&mut b, &mut a);
     assert_eq!(a.machine.ends(), [(1, S::Success)]);
     assert_eq!(b.machine.receive_ends(), [(5, S::Success)]);
 }
 
 #[test]
 fn a_gap_is_told_and_what_came_before_is_not_taken_twice() {
-    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    let (mut a, mut b) = two();
     b.machine.post_receive(0, 8);
     b.machine.post_receive(1, 8);
     a.post_send(0, vec![0; 8]);
@@ -127,7 +127,7 @@ fn a_gap_is_told_and_what_came_before_is_not_taken_twice() {
 
 #[test]
 fn what_is_for_others_is_not_taken() {
-    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    let (mut a, mut b) = two();
     b.machine.post_receive(0, 8);
     a.post_send(0, vec![0; 8]);
     let right = brief(&mut a).unwrap();
@@ -164,24 +164,23 @@ fn what_is_for_others_is_not_taken() {
 
 #[test]
 fn who_fails_has_acknowledged_before() {
-    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    let (mut a, mut b) = two();
     b.machine.post_receive(0, 8);
     a.post_send(0, vec![0; 8]);
-    hear(&mut b, &brief(&mut a).unwrap());
+    say(&mut a, &mut b);
     let key = b.machine.register(vec![0; 8]);
     let list = [b.machine.segment(key, 0, 8)];
     b.machine.deregister(key);
     b.post(request(1, send(), &list));
-    let last = brief(&mut b).unwrap();
+    let last = say(&mut b, &mut a);
     assert_eq!(last.message, None);
     assert_eq!(b.machine.ends(), [(1, S::LocalProtection)]);
-    hear(&mut a, &last);
     assert_eq!(a.machine.ends(), [(0, S::Success)]);
 }
 
 #[test]
 fn who_fails_by_what_is_acknowledged_takes_no_message() {
-    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    let (mut a, mut b) = two();
     a.queue_pair.attributes_mut().retry_count = 0;
     a.queue_pair.attributes_mut().shared_receive = true;
     a.machine.post_receive(0, 8);
@@ -194,20 +193,19 @@ fn who_fails_by_what_is_acknowledged_takes_no_message() {
     a.post_send(3, vec![0; 8]);
     let now = Time::default();
     b.receive(now, &a.transmit(now).unwrap());
-    hear(&mut b, &brief(&mut a).unwrap());
+    say(&mut a, &mut b);
     // What was read does not come.
     b.transmit(now).unwrap();
     b.post_send(4, vec![0; 8]);
-    let answer = brief(&mut b).unwrap();
+    let answer = say(&mut b, &mut a);
     assert!(answer.acknowledged.is_some() && answer.message.is_some());
-    hear(&mut a, &answer);
     assert_eq!(a.machine.ends(), [(2, S::RetryExceeded), (3, S::Flushed)]);
     assert_eq!(a.machine.receive_ends(), []);
 }
 
 #[test]
 fn a_window_goes_and_no_more() {
-    let Pair { mut a, .. } = Pair::new(RC);
+    let (mut a, _) = two();
     for id in 0..100 {
         a.post(request(id, send(), &[]));
     }

@@ -126,19 +126,16 @@ fn an_acknowledgement_rests_for_what_the_program_says_and_goes_behind_it() {
     let mut pair = Pair::new(RC);
     pair.b.machine.post_receive(1, 64);
     pair.a.post_send(2, vec![1; 8]);
-    let now = Time::default();
-    for packet in pair.a.transmit_all(now) {
-        pair.b.receive(now, &packet);
-    }
+    pair.deliver(From::A);
     assert!(pair.b.queue_pair.may_rest() && pair.b.queue_pair.owes());
     pair.b.post_send(3, vec![2; 8]);
     assert!(!pair.b.queue_pair.may_rest());
-    let packets = pair.b.transmit_all(now);
+    let packets = pair.b.transmit_all(pair.now);
     assert!(packets.len() == 2 && packets[0].len() > packets[1].len());
     assert!(!pair.b.queue_pair.owes());
     pair.a.machine.post_receive(4, 64);
     for packet in packets {
-        pair.a.receive(now, &packet);
+        pair.a.receive(pair.now, &packet);
     }
     assert_eq!(pair.a.machine.ends(), [(2, S::Success)]);
 }
@@ -155,10 +152,7 @@ fn what_the_program_does_not_know_of_is_acknowledged_at_once() {
         immediate: None,
     };
     pair.a.post(request(1, write, &list));
-    let now = Time::default();
-    for packet in pair.a.transmit_all(now) {
-        pair.b.receive(now, &packet);
-    }
+    pair.deliver(From::A);
     assert!(pair.b.queue_pair.owes() && !pair.b.queue_pair.may_rest());
 }
 
@@ -167,17 +161,12 @@ fn who_fails_has_acknowledged_before() {
     let mut pair = Pair::new(RC);
     pair.b.machine.post_receive(1, 64);
     pair.a.post_send(2, vec![1; 8]);
-    let now = Time::default();
-    for packet in pair.a.transmit_all(now) {
-        pair.b.receive(now, &packet);
-    }
+    pair.deliver(From::A);
     let key = pair.b.machine.register(vec![0; 8]);
     let list = [pair.b.machine.segment(key, 0, 8)];
     pair.b.machine.deregister(key);
     pair.b.post(request(3, send(), &list));
-    for packet in pair.b.transmit_all(now) {
-        pair.a.receive(now, &packet);
-    }
+    pair.deliver(From::B);
     assert_eq!(pair.b.machine.ends(), [(3, S::LocalProtection)]);
     assert_eq!(pair.a.machine.ends(), [(2, S::Success)]);
 }

@@ -24,7 +24,7 @@ impl Requester {
         let Some((sequence, packets)) = self.select(endpoint, host)? else {
             return Ok(None);
         };
-        let on_the_way = sequence.distance(self.unanswered).max(0) as u32;
+        let on_the_way = self.on_the_way(sequence);
         let entry = &mut self.queue[self.cursor.entry];
         let request = &entry.request;
         let SendOperation::Send { immediate, .. } = request.operation else {
@@ -34,7 +34,7 @@ impl Requester {
         if !is_short(request)
             || packets != 1
             || self.skips.is_untold(sequence, self.unanswered)
-            || on_the_way > 0 && on_the_way >= self.window.size()
+            || !self.window.has_room(on_the_way, 1)
         {
             return Ok(None);
         }
@@ -66,21 +66,18 @@ impl Requester {
         self.cursor = self.after(self.cursor.entry);
         self.went(sequence.next(), host);
         // There is no probe for it: memory loses nothing.
-        if self.answer_by.is_none() {
-            self.answer_by = self.deadline(now(), endpoint);
-        }
+        self.expect_answer(now, endpoint);
         Ok(Some(message))
     }
 
     /// Whether a message that was posted now would go now.
     #[inline]
     pub(in crate::proto) fn may_say(&self) -> bool {
-        let on_the_way = self.next.distance(self.unanswered).max(0) as u32;
         self.cursor.entry >= self.queue.len()
             && self.again_at.is_none()
             && !self.probe.is_due()
             && !self.skips.is_untold(self.next, self.unanswered)
-            && (on_the_way == 0 || on_the_way < self.window.size())
+            && self.window.has_room(self.on_the_way(self.next), 1)
     }
 
     /// Posts a message and sends it.
@@ -119,9 +116,7 @@ impl Requester {
         self.next = sequence.next();
         self.sent = self.next;
         self.unasked = 0;
-        if self.answer_by.is_none() {
-            self.answer_by = self.deadline(now(), endpoint);
-        }
+        self.expect_answer(now, endpoint);
         Short {
             sequence,
             immediate,
@@ -139,10 +134,9 @@ impl Requester {
         endpoint: &Endpoint,
         host: &mut impl Host,
     ) -> Result<(), Failed> {
-        if sequence.distance(self.unanswered) < 0 || sequence.distance(self.sent) >= 0 {
-            return Ok(());
+        if self.is_news(sequence) {
+            self.acknowledge_before(sequence.next(), now, endpoint, host)?;
         }
-        self.acknowledge_before(sequence.next(), now, endpoint, host)?;
         Ok(())
     }
 

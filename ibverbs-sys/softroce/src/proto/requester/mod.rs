@@ -144,7 +144,7 @@ impl Requester {
             return false;
         }
         let waiting = self.queue.len().saturating_sub(self.cursor.entry) as u32;
-        let on_the_way = self.position().distance(self.unanswered).max(0) as u32;
+        let on_the_way = self.on_the_way(self.position());
         // The newest packet asked for its acknowledgement.
         endpoint.is_reliable()
             && self.unasked == 0
@@ -236,8 +236,10 @@ impl Requester {
         host: &mut impl Host,
         out: &mut Vec<u8>,
     ) -> Result<Option<Path>, Failed> {
-        let entry = &mut self.queue[self.cursor.entry];
         let packet = self.cursor.packet;
+        let sequence = first + packet;
+        let on_the_way = self.on_the_way(sequence);
+        let entry = &mut self.queue[self.cursor.entry];
         let attributes = &endpoint.attributes;
         let (path, destination) = match &entry.request.operation {
             SendOperation::Datagram {
@@ -248,21 +250,19 @@ impl Requester {
         let Some(path) = path else {
             return Ok(None);
         };
-        let sequence = first + packet;
         let covers = entry.covers(packet, packets, self.read_batch);
         let awaits_data = entry.awaits_data();
-        let on_the_way = sequence.distance(self.unanswered).max(0) as u32;
         let mut acknowledge = false;
         if endpoint.is_reliable() {
-            let window = self.window.size();
-            let full = on_the_way > 0 && on_the_way + covers > window;
+            let window = &self.window;
+            let full = !window.has_room(on_the_way, covers);
             let all_fetches = self.fetches_sent >= u32::from(endpoint.attributes.max_initiated);
             if full || awaits_data && all_fetches {
                 return Ok(None);
             }
             acknowledge = packet + covers == packets
-                || self.unasked + 1 >= self.window.acknowledge_every()
-                || on_the_way + covers >= window;
+                || self.unasked + 1 >= window.acknowledge_every()
+                || on_the_way + covers >= window.size();
         } else if !self.flow.may_send(destination, attributes.window, now) {
             return Ok(None);
         }
@@ -291,9 +291,7 @@ impl Requester {
             let timeout = endpoint.attributes.ack_timeout;
             self.probe.sent(sequence, new, now, timeout);
             self.fetches_sent += u32::from(awaits_data);
-            if self.answer_by.is_none() {
-                self.answer_by = self.deadline(now, endpoint);
-            }
+            self.expect_answer(|| now, endpoint);
         } else {
             // Gone is done (IBTA 9.8.1, 9.8.3).
             self.unanswered = end;
@@ -354,6 +352,18 @@ impl Requester {
         let next = self.queue.iter().skip(entry + 1);
         let done = next.take_while(|entry| matches!(entry.progress, Progress::Done));
         Cursor::at(entry + 1 + done.count())
+    }
+
+    /// How many numbers before `next` are not answered.
+    #[inline]
+    fn on_the_way(&self, next: Sequence) -> u32 {
+        next.distance(self.unanswered).max(0) as u32
+    }
+
+    /// Whether an answer with this number is news. Before: known already. Behind: an answer to nothing, a ghost (IBTA
+    /// 9.7.5.1.3).
+    fn is_news(&self, sequence: Sequence) -> bool {
+        sequence.distance(self.unanswered) >= 0 && sequence.distance(self.sent) < 0
     }
 
     /// The number of the packet that goes next.
@@ -471,6 +481,14 @@ impl Requester {
         }
         self.probe.handle_timeout(now);
         Ok(())
+    }
+
+    /// A packet goes. Its answer is due by that of an earlier one, if one is waited for.
+    #[inline]
+    fn expect_answer(&mut self, now: impl FnOnce() -> Time, endpoint: &Endpoint) {
+        if self.answer_by.is_none() {
+            self.answer_by = self.deadline(now(), endpoint);
+        }
     }
 
     /// When a packet that goes now has to be answered. To a peer of which nothing was heard twice it goes with up to four times

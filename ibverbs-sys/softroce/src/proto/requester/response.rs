@@ -16,8 +16,7 @@ impl Requester {
     ) -> Result<(), Failed> {
         use Operation as O;
         let sequence = Sequence::new(packet.header.bth.sequence);
-        // Before: known already. Behind: an answer to nothing, a ghost (IBTA 9.7.5.1.3).
-        if sequence.distance(self.unanswered) < 0 || sequence.distance(self.sent) >= 0 {
+        if !self.is_news(sequence) {
             return Ok(());
         }
         let syndrome = packet.header.aeth.map(|aeth| aeth.syndrome);

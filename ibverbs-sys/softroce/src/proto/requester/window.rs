@@ -44,6 +44,11 @@ impl Window {
         self.size
     }
 
+    /// Whether packets with `covers` numbers may go behind so many that are on the way: some may in any case.
+    pub(super) fn has_room(&self, on_the_way: u32, covers: u32) -> bool {
+        on_the_way == 0 || on_the_way + covers <= self.size
+    }
+
     /// How many packets of `mtu` bytes a read request may ask for: two requests fit into the window, and
     /// one response into a buffer of the smallest usual size.
     pub(super) fn read_batch(&self, mtu: u32) -> u32 {

@@ -303,11 +303,7 @@ impl Responder {
 
     /// All that is to go is an acknowledgement of a message that the program was told of, and may be about to answer.
     pub(super) fn is_patient(&self) -> bool {
-        self.acknowledge
-            && self.told
-            && self.refusal.is_none()
-            && self.end.is_none()
-            && self.resources.is_idle()
+        self.acknowledge && self.told && self.is_brief()
     }
 
     /// The end, once all before it is answered.

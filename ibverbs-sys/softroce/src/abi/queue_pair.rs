@@ -11,7 +11,7 @@ use ibverbs_sys::{
 };
 use libc::{c_int, c_uint};
 
-use super::work_request::{self, Operations};
+use super::extended_post::{self, Operations};
 use super::{completion, fail, forward, guard, number, open, pd, srq, verb, xrc};
 use crate::census::{Counted, Kind};
 use crate::context::{Element, Held, Shared};
@@ -30,7 +30,7 @@ use crate::xrc::XrcDomain;
 pub(super) struct Object {
     /// C reads and writes it at any time.
     public: UnsafeCell<ibv_qp_ex>,
-    later: work_request::Later,
+    later: extended_post::Later,
     queue_pair: Arc<QueuePair>,
     nic: Arc<Nic>,
     handle: Handle,
@@ -556,11 +556,11 @@ fn publish(
         base.recv_cq = basic.recv_cq;
         base.srq = basic.srq;
     }
-    work_request::fill(&mut public);
+    extended_post::fill(&mut public);
     let element = Arc::clone(&handle.element);
     let object = Box::into_raw(Box::new(Object {
         public: UnsafeCell::new(public),
-        later: work_request::Later::new(),
+        later: extended_post::Later::new(),
         queue_pair,
         nic,
         handle,

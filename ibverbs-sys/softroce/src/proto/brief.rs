@@ -36,13 +36,11 @@ pub struct Short {
     pub bytes: [u8; SHORT],
 }
 
-/// A short message that is posted.
+/// A short message that is posted, beside its bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Utterance<'a> {
+pub struct Utterance {
     /// The caller's number for it.
     pub id: u64,
-    /// As many as fit into a [`Short`] at most.
-    pub bytes: &'a [u8],
     /// Immediate data.
     pub immediate: Option<[u8; 4]>,
     /// A success shall be told too.
@@ -125,9 +123,10 @@ impl QueuePair {
             && self.requester.may_say()
     }
 
-    /// Posts a short message and sends it, where [`may_say`](Self::may_say) allows it.
-    pub fn say(&mut self, message: &Utterance<'_>, now: impl FnOnce() -> Time) -> Brief {
-        let message = self.requester.say(message, now, &self.endpoint);
+    /// Posts a short message and sends it, where [`may_say`](Self::may_say) allows it. `bytes`: as many as fit into a
+    /// [`Short`] at most.
+    pub fn say(&mut self, message: &Utterance, bytes: &[u8], now: impl FnOnce() -> Time) -> Brief {
+        let message = self.requester.say(message, bytes, now, &self.endpoint);
         Brief {
             destination: self.endpoint.attributes.destination,
             partition_key: self.endpoint.attributes.partition_key,

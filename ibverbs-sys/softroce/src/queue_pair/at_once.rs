@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::QueuePair;
 use super::object::Inner;
-use super::shared::{Partner, STRIDE};
+use super::shared::{Near, Partner, STRIDE};
 use crate::context::DomainId;
 use crate::memory::{Piece, Regions};
 use crate::proto::{
@@ -39,7 +39,7 @@ pub(crate) enum Action {
     FetchAdd { add: u64 },
 }
 
-/// The bytes here.
+/// The bytes here of what is posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Data<'a> {
     Gathered(&'a [Segment]),
@@ -76,25 +76,19 @@ impl QueuePair {
         let Some(mut request) = list.peek() else {
             return 0;
         };
-        let Inner {
+        let Some(Near {
             transport,
-            attached: Some(attached),
-            partner: Some(partner),
+            attached,
             notes,
-            version,
-            ..
-        } = mine
+            partner,
+        }) = self.near(mine)
         else {
             return 0;
         };
-        let generation = partner.generation(*version);
-        let (Some(generation), Some(domain)) = (generation, self.domain()) else {
+        let (Some(generation), Some(domain)) = (partner.generation, self.domain()) else {
             return 0;
         };
-        if self.service() != Service::ReliableConnection
-            || !transport.is_idle()
-            || !self.device().is_shared()
-        {
+        if self.service() != Service::ReliableConnection || !transport.is_idle() {
             return 0;
         }
         let attributes = transport.attributes();

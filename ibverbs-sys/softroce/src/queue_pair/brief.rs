@@ -4,31 +4,14 @@
 use std::net::Ipv6Addr;
 
 use super::QueuePair;
+use super::at_once::Data;
 use super::device::Outgoing;
 use super::object::Inner;
+use super::shared::Near;
 use crate::net;
 use crate::proto::brief::SHORT;
-use crate::proto::{
-    Arrival, Brief, Counter, Host, Memory, Prospect, Segment, Service, Time, Utterance,
-};
+use crate::proto::{Arrival, Brief, Counter, Host, Memory, Prospect, Service, Time, Utterance};
 use crate::same_host::{Failure, Kept};
-
-/// A message of at most one piece that is being posted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Saying<'a> {
-    pub(crate) id: u64,
-    pub(crate) data: Data<'a>,
-    pub(crate) immediate: Option<[u8; 4]>,
-    pub(crate) signaled: bool,
-    pub(crate) solicited: bool,
-}
-
-/// Its bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Data<'a> {
-    Gathered(Segment),
-    Inline(&'a [u8]),
-}
 
 impl QueuePair {
     /// Sends what goes in briefs, up to the first that does not. Whether there is nothing else to be sent, as far as can be
@@ -75,49 +58,40 @@ impl QueuePair {
         mine.transport.is_silent()
     }
 
-    /// Sends a short message while it is posted, and is to be followed by [`flush_said`](Self::flush_said). False: it is
-    /// to be posted as any other.
-    pub(super) fn say(&self, mine: &mut Inner, saying: &Saying<'_>) -> bool {
-        let Inner {
+    /// Sends a message of at most one piece while it is posted, if it is short; it is to be followed by
+    /// [`flush_said`](Self::flush_said). False: it is to be posted as any other.
+    pub(super) fn say(&self, mine: &mut Inner, message: &Utterance, data: Data<'_>) -> bool {
+        let Some(Near {
             transport,
-            attached: Some(attached),
-            partner: Some(partner),
+            attached,
             notes,
-            version,
-            ..
-        } = mine
+            partner,
+        }) = self.near(mine)
         else {
             return false;
         };
-        let Some(tag) = partner.tag.filter(|_| partner.is_of(*version)) else {
+        let Some(tag) = partner.tag else {
             return false;
         };
         let link = &partner.link;
-        if !transport.may_say() || !self.device().is_shared() || !link.may_send(self.number()) {
+        if !transport.may_say() || !link.may_send(self.number()) {
             return false;
         }
         let mut room = [0; SHORT];
-        let bytes = match saying.data {
+        let bytes = match data {
             Data::Inline(bytes) if bytes.len() <= SHORT => bytes,
-            Data::Gathered(segment) if segment.length as usize <= SHORT => {
+            Data::Gathered(list @ [segment]) if segment.length as usize <= SHORT => {
                 let bytes = &mut room[..segment.length as usize];
                 let host = self.surroundings(attached, notes);
                 // What is wrong is found out again where it can be told.
-                if !bytes.is_empty() && host.gather(&[segment], 0, bytes).is_err() {
+                if !bytes.is_empty() && host.gather(list, 0, bytes).is_err() {
                     return false;
                 }
                 bytes
             }
             _ => return false,
         };
-        let message = Utterance {
-            id: saying.id,
-            bytes,
-            immediate: saying.immediate,
-            signaled: saying.signaled,
-            solicited: saying.solicited,
-        };
-        let brief = transport.say(&message, || self.device().now());
+        let brief = transport.say(message, bytes, || self.device().now());
         if link.send_brief(tag, &brief) == Err(Failure::Full) {
             link.keep(tag, Kept::Brief(brief));
         }

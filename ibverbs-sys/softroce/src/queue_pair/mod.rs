@@ -12,6 +12,8 @@
 //! | `device` | what is asked of the NIC |
 //! | `direct` | messages between two queue pairs of the NIC, without packets |
 //! | `shared` | the same with a queue pair of another process of the host, as far as it needs nobody there |
+//! | `at_once` | of those, what is done while it is posted |
+//! | `brief` | short messages to such a queue pair, and acknowledgements |
 //! | `draft` | a send request while it is described, and its checks |
 //! | `batch` | the requests of `ibv_wr_start` to `ibv_wr_complete` |
 //! | `directory` | the queue pairs by their numbers |
@@ -37,7 +39,6 @@ mod transition;
 
 pub(crate) use at_once::{Action, Data, List, OneSided};
 pub(crate) use batch::Batch;
-pub(crate) use brief::{Data as SayingData, Saying};
 pub(crate) use create::{Creation, service_of};
 pub(crate) use device::Outgoing;
 pub use device::{Device, Neighbour};

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use ibverbs_sys::{ibv_mig_state, ibv_qp_attr, ibv_qp_cap};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::at_once::List;
-use super::brief::Saying;
+use super::at_once::{Data, List};
 use super::create::Creation;
 use super::device::{Device, Outgoing};
 use super::direct::Link;
@@ -20,7 +19,8 @@ use crate::context::{Context, DomainId, Element, Held, Refusal, Shared, Usage};
 use crate::engine::Alarm;
 use crate::proto::{
     self, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, Path,
-    ReceiveRequest, SendOperation, SendRequest, Service, State, Step, Time, WindowBinding, Work,
+    ReceiveRequest, SendOperation, SendRequest, Service, State, Step, Time, Utterance,
+    WindowBinding, Work,
 };
 use crate::receive::ReceiveQueue;
 use crate::wire::Packet;
@@ -503,8 +503,8 @@ impl<'a> Sender<'a> {
 
     /// Posts a short message and sends it, if that can be done at once.
     #[inline]
-    pub(crate) fn say(&mut self, saying: &Saying<'_>) -> bool {
-        let said = self.ready(1).is_ok() && self.queue_pair.say(&mut self.inner, saying);
+    pub(crate) fn say(&mut self, message: &Utterance, data: Data<'_>) -> bool {
+        let said = self.ready(1).is_ok() && self.queue_pair.say(&mut self.inner, message, data);
         self.has_said |= said;
         said
     }

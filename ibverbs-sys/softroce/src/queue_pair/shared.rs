@@ -10,11 +10,11 @@ use std::sync::Arc;
 use super::QueuePair;
 use super::brief;
 use super::device::Outgoing;
-use super::host::Surroundings;
+use super::host::{Attached, Notes, Surroundings};
 use super::object::Inner;
 use crate::context::Refusal;
 use crate::proto::{
-    AccessFlags, Answer, Counter, Host, Memory, Part, Payload, Peer, Remote, SendOperation,
+    self, AccessFlags, Answer, Counter, Host, Memory, Part, Payload, Peer, Remote, SendOperation,
     Service, State, Step,
 };
 use crate::same_host::{self, Access, Atomic, Knowledge, Link, Target};
@@ -27,7 +27,7 @@ pub(super) struct Partner {
     /// What packets say there of where they are from and for.
     pub(super) tag: Option<u16>,
     /// The connection of the other side that this one has found to be its own.
-    generation: Option<u32>,
+    pub(super) generation: Option<u32>,
     /// The version of this side that it is of.
     own: u64,
 }
@@ -35,9 +35,17 @@ pub(super) struct Partner {
 impl Partner {
     /// Whether it is still the one, of this version of this side.
     #[inline]
-    pub(super) fn is_of(&self, version: u64) -> bool {
+    fn is_of(&self, version: u64) -> bool {
         self.own == version && !self.link.is_dead()
     }
+}
+
+/// A queue pair that knows which one in another process it is connected to.
+pub(super) struct Near<'a> {
+    pub(super) transport: &'a mut proto::QueuePair,
+    pub(super) attached: &'a Attached,
+    pub(super) notes: &'a mut Notes,
+    pub(super) partner: &'a mut Partner,
 }
 
 /// What other processes are told of a queue pair.
@@ -110,6 +118,28 @@ impl QueuePair {
         }
     }
 
+    /// What is needed to do something with the peer at once. None: it is not known, or not to be gone by at present.
+    #[inline]
+    pub(super) fn near<'a>(&self, mine: &'a mut Inner) -> Option<Near<'a>> {
+        let Inner {
+            transport,
+            attached: Some(attached),
+            notes,
+            version,
+            partner: Some(partner),
+            ..
+        } = mine
+        else {
+            return None;
+        };
+        (partner.is_of(*version) && self.device().is_shared()).then_some(Near {
+            transport,
+            attached,
+            notes,
+            partner,
+        })
+    }
+
     /// Whether it shares memory with its peer, as far as is known.
     pub(crate) fn is_shared(&self) -> bool {
         let inner = self.inner.lock();
@@ -123,8 +153,8 @@ impl QueuePair {
     /// The one that it is connected to. It is taken out and is to be put back.
     pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
         let version = mine.version;
-        let known = mine.partner.take();
-        let known = known.filter(|partner| partner.is_of(version) && self.device().is_shared());
+        let is_near = |partner: &Partner| partner.is_of(version) && self.device().is_shared();
+        let known = mine.partner.take().filter(is_near);
         if known.is_some() {
             return known;
         }
@@ -219,14 +249,6 @@ impl QueuePair {
             first: inner.told.first,
             generation: inner.told.generation,
         })
-    }
-}
-
-impl Partner {
-    /// The connection of the other side, if it is known to be that of this side in this version, and there.
-    #[inline]
-    pub(super) fn generation(&self, version: u64) -> Option<u32> {
-        self.generation.filter(|_| self.is_of(version))
     }
 }
 

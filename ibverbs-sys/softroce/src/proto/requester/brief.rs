@@ -84,15 +84,16 @@ impl Requester {
     #[inline]
     pub(in crate::proto) fn say(
         &mut self,
-        message: &Utterance<'_>,
+        message: &Utterance,
+        said: &[u8],
         now: impl FnOnce() -> Time,
         endpoint: &Endpoint,
     ) -> Short {
         debug_assert!(self.may_say(), "nothing is overtaken");
         let sequence = self.next;
-        let (length, immediate) = (message.bytes.len().min(SHORT), message.immediate);
+        let (length, immediate) = (said.len().min(SHORT), message.immediate);
         let mut bytes = [0; SHORT];
-        bytes[..length].copy_from_slice(&message.bytes[..length]);
+        bytes[..length].copy_from_slice(&said[..length]);
         self.queue.push_back(Entry {
             request: SendRequest {
                 id: message.id,
@@ -100,7 +101,7 @@ impl Requester {
                     immediate,
                     invalidate: None,
                 },
-                payload: Payload::Inline(message.bytes.into()),
+                payload: Payload::Inline(said.into()),
                 length: length as u32,
                 xrc_srq: None,
                 signaled: message.signaled,

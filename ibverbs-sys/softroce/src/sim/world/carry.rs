@@ -250,13 +250,12 @@ impl World<'_> {
             };
             let message = Utterance {
                 id: request.id,
-                bytes,
                 immediate,
                 signaled: request.signaled,
                 solicited: request.solicited,
             };
             (gathered && !request.fence && queue_pair.may_say())
-                .then(|| queue_pair.say(&message, || now))
+                .then(|| queue_pair.say(&message, bytes, || now))
         });
         if let Some(brief) = &said {
             self.send_brief(place, brief);

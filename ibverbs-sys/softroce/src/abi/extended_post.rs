@@ -1,0 +1,369 @@
+//! Posting by the functions of `ibv_qp_ex`, which a queue pair of ours has all of.
+
+use std::slice;
+
+use bitflags::bitflags;
+use ibverbs_sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
+use libc::{c_int, c_void};
+
+use super::guard;
+use super::queue_pair::{Object, object};
+use super::work_request::{SEND, address, bind, copy, pieces, segment};
+use crate::proto::{Remote, SendOperation, Service};
+use crate::queue_pair::PostError;
+
+bitflags! {
+    /// The bits of `ibv_qp_create_send_ops_flags` that the device has functions for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) struct Operations: u64 {
+        const WRITE = 1;
+        const WRITE_WITH_IMMEDIATE = 1 << 1;
+        const SEND = 1 << 2;
+        const SEND_WITH_IMMEDIATE = 1 << 3;
+        const READ = 1 << 4;
+        const COMPARE_SWAP = 1 << 5;
+        const FETCH_ADD = 1 << 6;
+        const LOCAL_INVALIDATE = 1 << 7;
+        const BIND = 1 << 8;
+        const SEND_WITH_INVALIDATE = 1 << 9;
+    }
+}
+
+impl Operations {
+    /// Whether queue pairs of this service have them all: the table of `ibv_wr_post(3)`.
+    pub(super) fn fit(self, service: Service) -> bool {
+        let datagrams = Self::SEND | Self::SEND_WITH_IMMEDIATE;
+        match service {
+            Service::ReliableConnection | Service::XrcInitiator => Self::all(),
+            Service::UnreliableConnection => {
+                Self::all() - Self::READ - Self::COMPARE_SWAP - Self::FETCH_ADD
+            }
+            Service::UnreliableDatagram => datagrams,
+            Service::XrcTarget => Self::empty(),
+        }
+        .contains(self)
+    }
+}
+
+/// Sets all functions, whatever they were asked for: C calls them unchecked. One that the queue pair
+/// does not have makes its batch fail.
+pub(super) fn fill(qp: &mut ibv_qp_ex) {
+    qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    qp.wr_bind_mw = Some(wr_bind_mw);
+    qp.wr_local_inv = Some(wr_local_inv);
+    qp.wr_rdma_read = Some(wr_rdma_read);
+    qp.wr_rdma_write = Some(wr_rdma_write);
+    qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    qp.wr_send = Some(wr_send);
+    qp.wr_send_imm = Some(wr_send_imm);
+    qp.wr_send_inv = Some(wr_send_inv);
+    qp.wr_send_tso = Some(wr_send_tso);
+    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    qp.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_atomic_write = Some(wr_atomic_write);
+}
+
+/// Functions that newer headers have behind those of `ibv_qp_ex`: `wr_flush`, and room for more.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Later([unsafe extern "C" fn(*mut ibv_qp_ex); 8]);
+
+impl Later {
+    pub(super) fn new() -> Self {
+        Self([wr_unknown; 8])
+    }
+}
+
+/// Runs the body of a function that gives no answer, with what hangs on the queue pair.
+///
+/// # Safety
+/// The queue pair is ours, and not destroyed meanwhile.
+unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&Object)) {
+    // SAFETY: the caller's promise; an extended queue pair begins with the plain one.
+    guard((), || body(unsafe { object(qp.cast()) }));
+}
+
+/// Begins a request.
+///
+/// # Safety
+/// As [`with`] says.
+unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        with(qp, |object| {
+            let (id, flags) = object.next();
+            let rules = object.queue_pair().rules();
+            object.batch().begin(rules, id, flags, operation);
+        });
+    }
+}
+
+/// Begins one that the device does not have.
+///
+/// # Safety
+/// As [`with`] says.
+unsafe fn refuse(qp: *mut ibv_qp_ex) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        with(qp, |object| {
+            object.batch().refuse(object.queue_pair().rules());
+        });
+    };
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    let remote = Remote {
+        address: remote_addr,
+        key: rkey,
+    };
+    let operation = SendOperation::CompareSwap {
+        remote,
+        compare,
+        swap,
+    };
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { begin(qp, operation) };
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    add: u64,
+) {
+    let remote = Remote {
+        address: remote_addr,
+        key: rkey,
+    };
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { begin(qp, SendOperation::FetchAdd { remote, add }) };
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    bind_info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: only queue pairs of ours have this function, and the caller gives a window and where to bind it.
+    unsafe {
+        with(qp, |object| {
+            let (id, flags) = object.next();
+            let rules = object.queue_pair().rules();
+            match bind(mw, rkey, &*bind_info) {
+                Ok(operation) => object.batch().begin(rules, id, flags, operation),
+                Err(error) => object.batch().poison(error),
+            }
+        });
+    }
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
+    let operation = SendOperation::LocalInvalidate {
+        key: invalidate_rkey,
+    };
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { begin(qp, operation) };
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    let remote = Remote {
+        address: remote_addr,
+        key: rkey,
+    };
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { begin(qp, SendOperation::Read { remote }) };
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    let remote = Remote {
+        address: remote_addr,
+        key: rkey,
+    };
+    let operation = SendOperation::Write {
+        remote,
+        immediate: None,
+    };
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { begin(qp, operation) };
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    imm_data: u32,
+) {
+    let remote = Remote {
+        address: remote_addr,
+        key: rkey,
+    };
+    let operation = SendOperation::Write {
+        remote,
+        immediate: Some(imm_data.to_ne_bytes()),
+    };
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { begin(qp, operation) };
+}
+
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { begin(qp, SEND) };
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
+    let operation = SendOperation::Send {
+        immediate: Some(imm_data.to_ne_bytes()),
+        invalidate: None,
+    };
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { begin(qp, operation) };
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
+    let operation = SendOperation::Send {
+        immediate: None,
+        invalidate: Some(invalidate_rkey),
+    };
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { begin(qp, operation) };
+}
+
+/// Segmentation offload: the device does not say that it can.
+unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { refuse(qp) };
+}
+
+/// Writes of eight bytes at once: the device does not say that it can.
+unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _: u32, _: u64, _: *const c_void) {
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { refuse(qp) };
+}
+
+/// What newer headers have: further arguments, whatever they are, are the caller's to clear away.
+unsafe extern "C" fn wr_unknown(qp: *mut ibv_qp_ex) {
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { refuse(qp) };
+}
+
+unsafe extern "C" fn wr_set_ud_addr(
+    qp: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
+    // SAFETY: only queue pairs of ours have this function, and the caller gives an address handle.
+    unsafe {
+        with(qp, |object| {
+            match address(object, ah, remote_qpn, remote_qkey) {
+                Ok(address) => object.batch().address(address),
+                Err(error) => object.batch().poison(error),
+            }
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { with(qp, |object| object.batch().xrc_srq(remote_srqn)) };
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: only queue pairs of ours have this function, and the caller gives data.
+    unsafe {
+        with(qp, |object| {
+            set_inline(object, [(addr.expose_provenance(), length)].into_iter());
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    num_buf: usize,
+    buf_list: *const ibv_data_buf,
+) {
+    // SAFETY: only queue pairs of ours have this function, and the caller gives a list of data.
+    unsafe {
+        with(qp, |object| {
+            let places = pieces(buf_list, num_buf)
+                .iter()
+                .map(|piece| (piece.addr.expose_provenance(), piece.length));
+            set_inline(object, places);
+        });
+    }
+}
+
+/// # Safety
+/// The bytes are there.
+unsafe fn set_inline(object: &Object, places: impl Iterator<Item = (usize, usize)> + Clone) {
+    // SAFETY: the caller's promise.
+    match unsafe { copy(object.queue_pair().rules(), places) } {
+        Ok(data) => object.batch().inline(data),
+        Err(error) => object.batch().poison(error),
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let piece = ibv_sge { addr, length, lkey };
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { with(qp, |object| set_segments(object, slice::from_ref(&piece))) };
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
+    // SAFETY: only queue pairs of ours have this function, and the caller gives so many pieces.
+    unsafe {
+        with(qp, |object| {
+            match object.queue_pair().rules().send_segments(num_sge) {
+                Ok(count) => set_segments(object, pieces(sg_list, count)),
+                Err(error) => object.batch().poison(error),
+            }
+        });
+    }
+}
+
+fn set_segments(object: &Object, pieces: &[ibv_sge]) {
+    match object.queue_pair().rules().send_segments(pieces.len()) {
+        Ok(_) => object.batch().gather(pieces.iter().map(segment)),
+        Err(error) => object.batch().poison(error),
+    }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { with(qp, |object| object.batch().start()) };
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    guard(libc::EIO, || {
+        // SAFETY: only queue pairs of ours have this function.
+        let object = unsafe { object(qp.cast()) };
+        let queue_pair = object.queue_pair();
+        let posted = object.batch().complete(queue_pair.rules(), |requests| {
+            let mut sender = queue_pair.sender();
+            sender.post_all(requests)?;
+            object.nic().send(sender);
+            Ok(())
+        });
+        posted.map_or_else(PostError::errno, |()| 0)
+    })
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: only queue pairs of ours have this function.
+    unsafe { with(qp, |object| object.batch().abort()) };
+}

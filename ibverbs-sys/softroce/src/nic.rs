@@ -5,34 +5,34 @@ use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::Ipv6Addr;
-use std::os::fd::BorrowedFd;
 use std::process;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use crate::abi::{exit, fork};
 use crate::completion::Deadlines;
 use crate::config::{Config, Scheduled};
 use crate::counters::Counters;
-use crate::engine::{self, Alarm, Engine, Look, Sleeper, Timers};
+use crate::engine::{Alarm, Engine, Sleeper, Timers};
 use crate::fault::Faults;
-use crate::net::{self, Delivery, Endpoints, Inbox, Network};
+use crate::net::{self, Network};
 use crate::path::Way;
-use crate::proto::{Arrival, Brief, Counter, Mtu, Path, Prospect, Step, Time};
-use crate::queue_pair::{self, Neighbour, QueuePair, Sender};
-use crate::same_host::{self, Link, Neighbourhood, Publication};
-use crate::wire::Packet;
+use crate::proto::{Mtu, Step, Time};
+use crate::queue_pair::{self, QueuePair, Sender};
+use crate::same_host::{self, Neighbourhood, Publication};
 use crate::{memory, multicast, receive};
 
 mod channel;
+mod device;
+mod receiver;
 mod sockets;
+mod unanswered;
 
-use sockets::Sockets;
+use receiver::{Care, Receiver};
 
 /// The port with its network, and the tables of the objects that packets reach.
 pub(crate) struct Nic {
@@ -75,18 +75,6 @@ pub(crate) struct Nic {
     engine: OnceLock<Engine>,
 }
 
-/// What the one thread that receives has in hand.
-struct Receiver {
-    inbox: Inbox,
-    /// The queue pairs that got packets of this batch, or of one before and have not answered yet.
-    touched: Vec<Arc<QueuePair>>,
-    /// Briefs since the last answers, and looks at which there were none.
-    unanswered: (u32, u32),
-    /// The peers of the host, as they are known here.
-    neighbours: same_host::Known,
-    sockets: Sockets,
-}
-
 /// The process's one.
 static NIC: Mutex<Option<Arc<Nic>>> = Mutex::new(None);
 
@@ -94,26 +82,11 @@ static NIC: Mutex<Option<Arc<Nic>>> = Mutex::new(None);
 const DEADLINES: u32 = net::DELAY + 1;
 const SCHEDULE: u32 = net::DELAY + 2;
 
-/// Of so many looks by one who polls all but one are at shared memory only.
-const GLANCES: u32 = 8;
-
 /// How many timers run at a time.
 const TIMERS: usize = 32;
 
-/// Looks that find packets before timers that are due run all the same.
-const BACKLOG: u32 = 256;
-
-/// Briefs, and looks at which there are none, for which acknowledgements wait for what the program has to say.
-const PATIENCE: (u32, u32) = (16, 4);
-
-/// Packets of the sockets that come together at most for their acknowledgement to wait: where more are under way it shall not.
-const FEW: usize = 4;
-
 /// How long a process that ends waits for a thread that is receiving.
 const FAREWELL: Duration = Duration::from_millis(10);
-
-/// Batches that one who refused the engine fetches in its place.
-const OWED: usize = 4;
 
 impl Nic {
     /// The process's NIC, which is made at the first call that succeeds. It lives as long as the process.
@@ -139,7 +112,7 @@ impl Nic {
             && nic.owes_answers.load(Ordering::Relaxed)
             && let Some(mut receiver) = nic.receiver.try_lock_for(FAREWELL)
         {
-            nic.answer(nic.now(), &mut receiver.touched, false);
+            nic.answer_all(&mut receiver);
         }
     }
 
@@ -193,13 +166,7 @@ impl Nic {
             deadlines_alarm,
             schedule: Mutex::new(schedule),
             schedule_alarm: Alarm::new(),
-            receiver: Mutex::new(Receiver {
-                inbox: Inbox::new(),
-                touched: Vec::new(),
-                unanswered: (0, 0),
-                neighbours: same_host::Known::nobody(),
-                sockets: Sockets::default(),
-            }),
+            receiver: Mutex::new(Receiver::new()),
             refused: AtomicBool::new(false),
             owes_answers: AtomicBool::new(false),
             backlog: AtomicU32::new(0),
@@ -217,28 +184,6 @@ impl Nic {
     /// The present.
     pub(crate) fn now(&self) -> Time {
         self.timers.now()
-    }
-
-    /// Looks after the network in place of the engine: takes one batch of packets from each socket, answers them, and
-    /// runs the timers that are due. For one who polls and finds nothing. False: another thread is at it, nothing was
-    /// done here.
-    pub(crate) fn progress(&self) -> bool {
-        if let Some(neighbourhood) = &self.neighbourhood {
-            // Who polls at the same time counts the same poll.
-            let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
-            self.polls.store(polls, Ordering::Relaxed);
-            if !polls.is_multiple_of(GLANCES) && self.glance(neighbourhood) {
-                return true;
-            }
-        }
-        let now = self.now();
-        self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
-        let looked = self.look_after(now, Care::Poll) != Look::Contended;
-        if !looked {
-            // Who is at it may have been kept from running in the middle; then polling keeps him from it.
-            thread::yield_now();
-        }
-        looked
     }
 
     /// A program is about to sleep until a completion comes: packets wake the engine from now on. To be called
@@ -322,258 +267,6 @@ impl Nic {
         self.faults.link_is_up()
     }
 
-    /// Fetches, and runs the timers that are due. What they wait for may have come while this process was kept from running,
-    /// so they run when there is nothing more to be fetched, or after so much that a peer floods this side; and not where another
-    /// thread has something in hand, which runs them itself. Until they ran the engine does not sleep.
-    fn look_after(&self, now: Time, care: Care) -> Look {
-        let is_due = (self.timers.earliest()).is_some_and(|earliest| earliest <= now);
-        let look = self.fetch(now, if is_due { Care::Engine } else { care });
-        if let Look::Done { fetched } = look
-            && is_due
-        {
-            let looks = self.backlog.fetch_add(1, Ordering::Relaxed);
-            if fetched == 0 || looks >= BACKLOG {
-                self.backlog.store(0, Ordering::Relaxed);
-                self.run_timers(now);
-            }
-        }
-        look
-    }
-
-    /// Looks at shared memory, and nothing else. False: that is not enough.
-    fn glance(&self, neighbourhood: &Neighbourhood) -> bool {
-        let Some(mut receiver) = self.receiver.try_lock() else {
-            return false;
-        };
-        neighbourhood.refresh_links(&mut receiver.neighbours);
-        let links = receiver.neighbours.links();
-        if links.is_empty() {
-            return false;
-        }
-        if !receiver.touched.is_empty() || !links.iter().all(|link| link.is_quiet()) {
-            self.receive_shared(&mut receiver, None, Care::Poll);
-        }
-        drop(receiver);
-        // As in `fetch`.
-        fence(Ordering::SeqCst);
-        !self.refused.load(Ordering::Relaxed)
-    }
-
-    /// Receives, unless another thread does; and if the engine came meanwhile and was refused, somewhat more: what woke it does
-    /// not wake it again. Who polls has other things to do, and the peer may be waiting for just those, so what is still left
-    /// then is the engine's.
-    fn fetch(&self, now: Time, mut care: Care) -> Look {
-        let (mut fetched, mut batches, mut owed) = (0, 0, false);
-        loop {
-            let Some(mut receiver) = self.receiver.try_lock() else {
-                return Look::Contended;
-            };
-            let received = self.receive(&mut receiver, now, care);
-            drop(receiver);
-            fetched += received;
-            batches += 1;
-            // The engine stores and then tries the lock; this is the same the other way around.
-            fence(Ordering::SeqCst);
-            let refused = self.refused.load(Ordering::Relaxed);
-            if refused {
-                self.refused.store(false, Ordering::Relaxed);
-                // What woke an engine that was refused before this is there for the next look.
-                fence(Ordering::SeqCst);
-                (owed, care) = (true, Care::Engine);
-            }
-            if !owed || received == 0 && !refused {
-                return Look::Done { fetched };
-            }
-            if batches > OWED {
-                self.timers.sleeper().ring();
-                return Look::Done { fetched };
-            }
-        }
-    }
-
-    fn receive(&self, receiver: &mut Receiver, now: Time, care: Care) -> usize {
-        let is_quiet = care == Care::Wake;
-        if let Some(neighbourhood) = &self.neighbourhood {
-            neighbourhood.refresh_links(&mut receiver.neighbours);
-        }
-        if receiver.neighbours.links().is_empty() {
-            // What did not go with what the program said goes now.
-            receiver.touched.retain(|queue_pair| queue_pair.owes());
-            self.answer(now, &mut receiver.touched, is_quiet);
-        }
-        let shared = self.receive_shared(receiver, Some(now), care);
-        let Receiver {
-            inbox,
-            touched,
-            neighbours,
-            sockets,
-            ..
-        } = receiver;
-        let passes = !neighbours.links().is_empty() && sockets.rest(now, shared > 0);
-        let received = if passes && care != Care::Engine {
-            0
-        } else {
-            let received = self.network.receive(inbox, |packets| {
-                let many = packets.count_together() > FEW;
-                for (arrival, packet) in packets {
-                    self.deliver(now, &arrival, &packet, touched);
-                }
-                // The next burst is looked at while the peer, which has its answer to this one, makes one more.
-                if many {
-                    self.answer(now, touched, is_quiet);
-                }
-            });
-            if received > FEW || received > 0 && care != Care::Poll {
-                self.answer(now, touched, is_quiet);
-            } else if received > 0 {
-                self.answer_later(now, touched);
-            }
-            sockets.looked(now, received);
-            received
-        };
-        shared + received
-    }
-
-    /// Takes what came through shared memory, and has it answered; how much there was. Where the time is not known, it is looked
-    /// for only if something came.
-    fn receive_shared(&self, receiver: &mut Receiver, now: Option<Time>, care: Care) -> usize {
-        let Receiver {
-            touched,
-            neighbours,
-            unanswered: (briefs, looks),
-            ..
-        } = receiver;
-        let is_quiet = care == Care::Wake;
-        let mut present = now;
-        let mut now = || *present.get_or_insert_with(|| self.now());
-        let mut resumed = SmallVec::<[u32; 8]>::new();
-        let mut is_urgent = false;
-        let count = self.network.receive_shared(
-            neighbours.links(),
-            |arrival, delivery| match delivery {
-                Delivery::Packet(packet) => {
-                    is_urgent = true;
-                    self.deliver(now(), arrival, packet, touched);
-                }
-                Delivery::Brief(brief) => {
-                    let prospect = self.deliver_brief(now(), arrival, brief, touched);
-                    is_urgent |= prospect == Prospect::Urgent;
-                }
-            },
-            |queue_pair| resumed.push(queue_pair),
-        );
-        for number in resumed {
-            is_urgent = true;
-            if let Some(queue_pair) = self.queue_pairs.find(number) {
-                touch(touched, queue_pair);
-            }
-        }
-        if !touched.is_empty() {
-            (*briefs, *looks) = match count as u32 {
-                0 => (*briefs, *looks + 1),
-                count => (*briefs + count, 0),
-            };
-            let is_patient = *briefs < PATIENCE.0 && *looks < PATIENCE.1;
-            if is_urgent || care != Care::Poll || !is_patient || !self.may_answer_later() {
-                (*briefs, *looks) = (0, 0);
-                self.answer(now(), touched, is_quiet);
-            }
-        }
-        if !is_quiet {
-            for link in neighbours.links().iter().filter(|link| link.owes_waking()) {
-                link.flush();
-            }
-        }
-        count
-    }
-
-    /// Lets queue pairs answer: once for all that came together.
-    fn answer(&self, now: Time, touched: &mut Vec<Arc<QueuePair>>, is_quiet: bool) {
-        if self.owes_answers.load(Ordering::Relaxed) {
-            self.owes_answers.store(false, Ordering::Relaxed);
-        }
-        for queue_pair in touched.drain(..) {
-            let mut outbox = self.network.outbox().quiet(is_quiet);
-            self.transmit_by(&queue_pair, now, &mut outbox);
-        }
-    }
-
-    /// Leaves acknowledgements to a later look where that may be; what else there is to say is said.
-    fn answer_later(&self, now: Time, touched: &mut Vec<Arc<QueuePair>>) {
-        touched.retain(|queue_pair| {
-            let rests = queue_pair.may_rest();
-            if !rests {
-                self.transmit_at(queue_pair, now);
-            }
-            rests
-        });
-        // Also where none is left: then nothing is owed any more.
-        if touched.is_empty() || !self.may_answer_later() {
-            self.answer(now, touched, false);
-        }
-    }
-
-    /// Whether acknowledgements may be left to a later look: one who polls for a message and gets it looks at it at once, and
-    /// what he has to say himself often follows, with which they go. If he does not look again, the engine does.
-    fn may_answer_later(&self) -> bool {
-        if !self.owes_answers.load(Ordering::Relaxed) {
-            self.owes_answers.store(true, Ordering::Relaxed);
-            // The engine says that it is not away, and then looks whether answers are owed.
-            fence(Ordering::SeqCst);
-        }
-        self.engine.get().is_some_and(Engine::is_away)
-    }
-
-    /// Hands a packet to the queue pair that it is for, or to all of the group.
-    fn deliver(
-        &self,
-        now: Time,
-        arrival: &Arrival,
-        packet: &Packet<'_>,
-        touched: &mut Vec<Arc<QueuePair>>,
-    ) {
-        let number = packet.header.bth.destination;
-        let to_group = multicast::canonical(arrival.destination).is_some();
-        // The one goes with the other (IBTA 9.6.3).
-        if to_group != (number == net::address::MULTICAST) {
-            self.counters.count(Counter::Unaddressed, 1);
-        } else if to_group {
-            for member in self.groups.members(arrival.destination) {
-                member.receive(now, arrival, packet);
-                touch(touched, member);
-            }
-        } else if let Some(last) = touched.last().filter(|last| last.number() == number) {
-            last.receive(now, arrival, packet);
-        } else if let Some(found) = self.queue_pairs.find(number) {
-            found.receive(now, arrival, packet);
-            touch(touched, found);
-        } else {
-            self.counters.count(Counter::Unaddressed, 1);
-        }
-    }
-
-    fn deliver_brief(
-        &self,
-        now: Time,
-        arrival: &Arrival,
-        brief: &Brief,
-        touched: &mut Vec<Arc<QueuePair>>,
-    ) -> Prospect {
-        let number = brief.destination;
-        if let Some(last) = touched.last().filter(|last| last.number() == number) {
-            last.receive_brief(now, arrival, brief)
-        } else if let Some(found) = self.queue_pairs.find(number) {
-            let prospect = found.receive_brief(now, arrival, brief);
-            if prospect != Prospect::Nothing {
-                touch(touched, found);
-            }
-            prospect
-        } else {
-            self.counters.count(Counter::Unaddressed, 1);
-            Prospect::Nothing
-        }
-    }
-
     fn transmit_at(&self, queue_pair: &QueuePair, now: Time) {
         self.transmit_by(queue_pair, now, &mut self.network.outbox());
     }
@@ -634,17 +327,6 @@ impl Nic {
 /// How long a peer may take to make room for the last that a queue pair has to say.
 const LAST: Duration = Duration::from_millis(100);
 
-/// For whom the network is looked after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Care {
-    /// One who polls, and will do so again.
-    Poll,
-    /// One who was woken by a peer: he does what he was woken for, and answers with what is his own to send.
-    Wake,
-    /// The engine, for nobody else may do it.
-    Engine,
-}
-
 /// Has other processes of the host find this one. None: the system does not let it.
 fn neighbourhood(
     config: &Config,
@@ -680,138 +362,6 @@ pub(crate) fn guid() -> u64 {
     });
     // An EUI-64 that is administered locally.
     0x0200_0000_0000_0000 | u64::from(host & 0x00ff_ffff) << 32 | u64::from(process::id())
-}
-
-fn touch(touched: &mut Vec<Arc<QueuePair>>, queue_pair: Arc<QueuePair>) {
-    if !touched.iter().any(|known| Arc::ptr_eq(known, &queue_pair)) {
-        touched.push(queue_pair);
-    }
-}
-
-impl engine::Device for Nic {
-    fn look(&self) -> Look {
-        match self.look_after(self.now(), Care::Engine) {
-            Look::Contended => {
-                self.refused.store(true, Ordering::Relaxed);
-                // Who has the lock sees that when he lets go of it, or this sees that he has.
-                fence(Ordering::SeqCst);
-                self.look_after(self.now(), Care::Engine)
-            }
-            done => done,
-        }
-    }
-
-    fn polled(&self) -> Option<Time> {
-        let polled = self.polled.load(Ordering::Relaxed);
-        (polled != 0).then(|| Time::from_nanos(polled))
-    }
-
-    fn endpoints(&self) -> Arc<Endpoints> {
-        self.network.endpoints()
-    }
-
-    fn attend(&self) {
-        if let Some(neighbourhood) = &self.neighbourhood {
-            neighbourhood.attend();
-        }
-    }
-
-    fn heard(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.neighbourhood.as_ref()?.heard())
-    }
-
-    fn fall_asleep(&self) -> bool {
-        (self.neighbourhood.as_ref()).is_none_or(|neighbourhood| neighbourhood.fall_asleep())
-            && !self.owes_answers.load(Ordering::SeqCst)
-    }
-
-    fn wake_up(&self) {
-        if let Some(neighbourhood) = &self.neighbourhood {
-            neighbourhood.wake_up();
-        }
-    }
-}
-
-impl queue_pair::Device for Nic {
-    fn memory(&self) -> &memory::Registry {
-        &self.memory
-    }
-
-    fn shared_queues(&self) -> &receive::Directory {
-        &self.shared_queues
-    }
-
-    fn mtu(&self) -> Mtu {
-        self.network.mtu()
-    }
-
-    fn gid(&self, index: u8) -> Option<Ipv6Addr> {
-        self.gids().get(usize::from(index)).copied()
-    }
-
-    fn reaches(&self, path: &Path) -> bool {
-        self.network.reaches(path)
-    }
-
-    fn window(&self, mtu: Mtu) -> u32 {
-        self.network.window(mtu)
-    }
-
-    fn now(&self) -> Time {
-        self.timers.now()
-    }
-
-    fn count(&self, counter: Counter, by: u64) {
-        self.counters.count(counter, by);
-    }
-
-    fn is_direct(&self) -> bool {
-        self.direct && self.faults.spare_packets()
-    }
-
-    fn is_shared(&self) -> bool {
-        self.faults.spare_packets()
-    }
-
-    fn partner(&self, path: &Path, number: u32) -> Option<Arc<Link>> {
-        self.network.link(path, number)
-    }
-
-    fn neighbourhood(&self) -> Option<&Neighbourhood> {
-        self.neighbourhood.as_deref()
-    }
-
-    fn neighbour(&self, path: &Path, number: u32) -> Option<Neighbour> {
-        Some(Neighbour {
-            local: self.network.neighbour(path, number)?,
-            source: self.gid(path.source)?,
-            queue_pair: self.queue_pairs.find(number)?,
-        })
-    }
-
-    fn global_route(&self, path: &Path, number: u32, length: usize) -> [u8; 40] {
-        let route = self.network.global_route(path, number, length);
-        // A neighbour has one.
-        route.unwrap_or([0; 40])
-    }
-}
-
-impl queue_pair::Outgoing for net::Outbox<'_> {
-    fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
-        self.push(write)
-    }
-
-    fn flush(&mut self) {
-        self.flush();
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.is_quiet()
-    }
-
-    fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
-        self.through(link, tag, queue_pair);
-    }
 }
 
 impl fmt::Debug for Nic {

@@ -12,12 +12,13 @@ use ibverbs_sys::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Care, Look, Nic, guid};
+use super::{Care, Nic, guid};
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Entry, Moderation,
 };
 use crate::config::{Config, Scheduled};
 use crate::context::{Context, Element, ProtectionDomain};
+use crate::engine::Look;
 use crate::fault::{Faults, NetworkFaults};
 use crate::net::address;
 use crate::proto::{
@@ -632,7 +633,7 @@ fn who_polls_comes_back_however_much_there_is() {
         });
         let looked = b.nic.look_after(b.nic.now(), Care::Engine);
         // 8 messages in a batch, and the first one is not of those that are owed.
-        let most = 8 * (super::OWED + 1);
+        let most = 8 * (super::receiver::OWED + 1);
         assert!(
             matches!(looked, Look::Contended)
                 || matches!(looked, Look::Done { fetched } if fetched <= most),

@@ -1,0 +1,141 @@
+//! What the engine and the queue pairs ask of the NIC.
+
+use std::net::Ipv6Addr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use super::Nic;
+use super::receiver::Care;
+use crate::engine::{self, Look};
+use crate::net::{self, Endpoints};
+use crate::proto::{Counter, Mtu, Path, Time};
+use crate::queue_pair::{self, Neighbour};
+use crate::same_host::{Link, Neighbourhood};
+use crate::{memory, receive};
+
+impl engine::Device for Nic {
+    fn look(&self) -> Look {
+        match self.look_after(self.now(), Care::Engine) {
+            Look::Contended => {
+                self.refused.store(true, Ordering::Relaxed);
+                // Who has the lock sees that when he lets go of it, or this sees that he has.
+                fence(Ordering::SeqCst);
+                self.look_after(self.now(), Care::Engine)
+            }
+            done => done,
+        }
+    }
+
+    fn polled(&self) -> Option<Time> {
+        let polled = self.polled.load(Ordering::Relaxed);
+        (polled != 0).then(|| Time::from_nanos(polled))
+    }
+
+    fn endpoints(&self) -> Arc<Endpoints> {
+        self.network.endpoints()
+    }
+
+    fn attend(&self) {
+        if let Some(neighbourhood) = &self.neighbourhood {
+            neighbourhood.attend();
+        }
+    }
+
+    fn heard(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.neighbourhood.as_ref()?.heard())
+    }
+
+    fn fall_asleep(&self) -> bool {
+        (self.neighbourhood.as_ref()).is_none_or(|neighbourhood| neighbourhood.fall_asleep())
+            && !self.owes_answers.load(Ordering::SeqCst)
+    }
+
+    fn wake_up(&self) {
+        if let Some(neighbourhood) = &self.neighbourhood {
+            neighbourhood.wake_up();
+        }
+    }
+}
+
+impl queue_pair::Device for Nic {
+    fn memory(&self) -> &memory::Registry {
+        &self.memory
+    }
+
+    fn shared_queues(&self) -> &receive::Directory {
+        &self.shared_queues
+    }
+
+    fn mtu(&self) -> Mtu {
+        self.network.mtu()
+    }
+
+    fn gid(&self, index: u8) -> Option<Ipv6Addr> {
+        self.gids().get(usize::from(index)).copied()
+    }
+
+    fn reaches(&self, path: &Path) -> bool {
+        self.network.reaches(path)
+    }
+
+    fn window(&self, mtu: Mtu) -> u32 {
+        self.network.window(mtu)
+    }
+
+    fn now(&self) -> Time {
+        self.timers.now()
+    }
+
+    fn count(&self, counter: Counter, by: u64) {
+        self.counters.count(counter, by);
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct && self.faults.spare_packets()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.faults.spare_packets()
+    }
+
+    fn partner(&self, path: &Path, number: u32) -> Option<Arc<Link>> {
+        self.network.link(path, number)
+    }
+
+    fn neighbourhood(&self) -> Option<&Neighbourhood> {
+        self.neighbourhood.as_deref()
+    }
+
+    fn neighbour(&self, path: &Path, number: u32) -> Option<Neighbour> {
+        Some(Neighbour {
+            local: self.network.neighbour(path, number)?,
+            source: self.gid(path.source)?,
+            queue_pair: self.queue_pairs.find(number)?,
+        })
+    }
+
+    fn global_route(&self, path: &Path, number: u32, length: usize) -> [u8; 40] {
+        let route = self.network.global_route(path, number, length);
+        // A neighbour has one.
+        route.unwrap_or([0; 40])
+    }
+}
+
+impl queue_pair::Outgoing for net::Outbox<'_> {
+    fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
+        self.push(write)
+    }
+
+    fn flush(&mut self) {
+        self.flush();
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.is_quiet()
+    }
+
+    fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
+        self.through(link, tag, queue_pair);
+    }
+}

@@ -1,0 +1,97 @@
+//! Models of the ring: every order in which threads can run, and every value that their loads can see.
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib same_host
+//! ```
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::memory::memory;
+use super::*;
+
+/// Takes what is there, at most so many times; the numbers, with whether their bytes were right.
+fn take<S, C, M>(consumer: &mut Consumer<S, C, M>, times: usize) -> Vec<u64>
+where
+    S: Deref<Target = [Slot]>,
+    C: Deref<Target = [Chunk]>,
+    M: Deref<Target = Marks>,
+{
+    let mut taken = Vec::new();
+    for _ in 0..times {
+        let popped = consumer.pop(|message| {
+            let mut word = [0; 8];
+            message.room.read(0, &mut word);
+            assert_eq!(u64::from_ne_bytes(word), message.words[0]);
+            message.words[0]
+        });
+        match popped.expect("nobody breaks it") {
+            Some(number) => taken.push(number),
+            None => thread::yield_now(),
+        }
+    }
+    taken
+}
+
+fn fill(number: u64) -> impl FnOnce(Room<'_>) -> Result<(), ()> {
+    move |room| {
+        room.write(&number.to_ne_bytes());
+        Ok(())
+    }
+}
+
+/// A slot and its chunk are not written again before they were read, and not read before they were written.
+#[test]
+fn a_message_is_all_there_or_not_at_all() {
+    loom::model(|| {
+        let (here, there) = memory(1, 1);
+        let mut consumer = Consumer::new(there);
+        let sender = thread::spawn(move || {
+            let producer = Producer::new(here);
+            producer.push(1, &[1], 1, fill(1)).unwrap();
+            producer.push(1, &[2], 1, fill(2)).is_ok()
+        });
+        let mut taken = take(&mut consumer, 2);
+        let both = sender.join().unwrap();
+        taken.extend(take(&mut consumer, 2));
+        assert_eq!(taken, if both { vec![1, 2] } else { vec![1] });
+    });
+}
+
+/// Two threads send at once: both messages come, once each.
+#[test]
+fn producers_do_not_take_each_others_room() {
+    loom::model(|| {
+        let (here, there) = memory(2, 2);
+        let producer = Arc::new(Producer::new(here));
+        let mut consumer = Consumer::new(there);
+        let other = {
+            let producer = Arc::clone(&producer);
+            thread::spawn(move || producer.push(1, &[7], 1, fill(7)).unwrap())
+        };
+        producer.push(1, &[8], 1, fill(8)).unwrap();
+        let mut taken = take(&mut consumer, 1);
+        other.join().unwrap();
+        taken.extend(take(&mut consumer, 2));
+        taken.sort_unstable();
+        assert_eq!(taken, [7, 8]);
+    });
+}
+
+/// One who asks to be woken is told, or sees that there is room.
+#[test]
+fn nobody_starves() {
+    loom::model(|| {
+        let (here, there) = memory(1, 1);
+        let mut consumer = Consumer::new(there);
+        let producer = Producer::new(here);
+        producer.push(1, &[1], 1, fill(1)).unwrap();
+        let receiver = thread::spawn(move || {
+            assert_eq!(take(&mut consumer, 1), [1]);
+            consumer.owes_waking()
+        });
+        let sees_room = producer.starve(1);
+        let is_woken = receiver.join().unwrap();
+        assert!(sees_room || is_woken);
+    });
+}

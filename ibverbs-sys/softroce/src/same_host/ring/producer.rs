@@ -1,0 +1,166 @@
+use std::ops::Deref;
+
+use super::{Broken, Chunk, Marks, Memory, NOTHING, Position, Room, Slot, head};
+use crate::same_host::sync::{AtomicU64, Ordering, fence};
+
+/// Why a message was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::same_host) enum PushError<E> {
+    /// There is no room at present.
+    Full,
+    /// The other side did what it cannot do.
+    Broken,
+    /// What should be in it could not be had.
+    Content(E),
+}
+
+/// The side that sends.
+#[derive(Debug)]
+pub(in crate::same_host) struct Producer<S, C, M> {
+    memory: Memory<S, C, M>,
+    claimed: AtomicU64,
+    /// How far the consumer was when somebody last looked.
+    released: AtomicU64,
+}
+
+impl<S, C, M> Producer<S, C, M>
+where
+    S: Deref<Target = [Slot]>,
+    C: Deref<Target = [Chunk]>,
+    M: Deref<Target = Marks>,
+{
+    /// The producer of a ring that nothing was ever in.
+    pub(in crate::same_host) fn new(memory: Memory<S, C, M>) -> Self {
+        Self::at(Position::of(0), memory)
+    }
+
+    /// The producer of a ring in which all before a position has been.
+    pub(super) fn at(position: Position, memory: Memory<S, C, M>) -> Self {
+        debug_assert!(memory.slots.len().is_power_of_two());
+        debug_assert!(memory.chunks.len().is_power_of_two());
+        Self {
+            memory,
+            claimed: AtomicU64::new(position.word()),
+            released: AtomicU64::new(position.word()),
+        }
+    }
+
+    /// Sends a message of so many bytes in chunks, which `fill` writes, beside the words. `tag` is not 0.
+    pub(in crate::same_host) fn push<E>(
+        &self,
+        tag: u16,
+        words: &[u64],
+        chunks: u16,
+        fill: impl FnOnce(Room<'_>) -> Result<(), E>,
+    ) -> Result<(), PushError<E>> {
+        let position = self.claim(chunks)?;
+        let mut claim = Claim {
+            slot: self.memory.slot(position),
+            head: head(position, NOTHING, chunks),
+        };
+        for (word, &value) in claim.slot[1..].iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
+        if chunks > 0 {
+            fill(self.memory.room(position.chunk, chunks)).map_err(PushError::Content)?;
+        }
+        claim.head = head(position, tag, chunks);
+        Ok(())
+    }
+
+    fn claim<E>(&self, chunks: u16) -> Result<Position, PushError<E>> {
+        loop {
+            let claimed = self.claimed.load(Ordering::Relaxed);
+            let position = Position::of(claimed);
+            if !self.has_room(claimed, chunks)? {
+                if self.claimed.load(Ordering::Relaxed) == claimed {
+                    return Err(PushError::Full);
+                }
+                // It was the room of one who came first.
+                continue;
+            }
+            let next = position.after(chunks).word();
+            let order = Ordering::Relaxed;
+            let result = self
+                .claimed
+                .compare_exchange_weak(claimed, next, order, order);
+            if result.is_ok() {
+                return Ok(position);
+            }
+        }
+    }
+
+    /// Whether there is room behind what was claimed, provided that it still is what was claimed.
+    fn has_room(&self, claimed: u64, chunks: u16) -> Result<bool, Broken> {
+        let used = |released: u64| {
+            let (claimed, released) = (Position::of(claimed), Position::of(released));
+            let slots = claimed.slot.wrapping_sub(released.slot) as usize;
+            (slots, claimed.chunk.wrapping_sub(released.chunk) as usize)
+        };
+        let (all_slots, all_chunks) = (self.memory.slots.len(), self.memory.chunks.len());
+        let fits = |(slots, used): (usize, usize)| {
+            slots < all_slots && used <= all_chunks && usize::from(chunks) <= all_chunks - used
+        };
+        // With Acquire: the consumer has read what is released before anybody writes over it.
+        let known = self.released.load(Ordering::Acquire);
+        if fits(used(known)) {
+            return Ok(true);
+        }
+        let told = self.memory.marks.released.0.load(Ordering::Acquire);
+        let (slots, chunks_used) = used(told);
+        if slots > all_slots || chunks_used > all_chunks {
+            // Not if others claimed more meanwhile, and the consumer is done with that.
+            let is_present = self.claimed.load(Ordering::Relaxed) == claimed;
+            return if is_present { Err(Broken) } else { Ok(false) };
+        }
+        // Not if another thread knows better, be it long ago.
+        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+        let _ = self
+            .released
+            .compare_exchange(known, told, success, failure);
+        Ok(fits((slots, chunks_used)))
+    }
+
+    /// Whether there is room for so many chunks, unless others take it first.
+    pub(in crate::same_host) fn may_have_room(&self, chunks: u16) -> bool {
+        loop {
+            let claimed = self.claimed.load(Ordering::Relaxed);
+            // Something broken is not worth waiting for.
+            if self.has_room(claimed, chunks).unwrap_or(true) {
+                return true;
+            }
+            if self.claimed.load(Ordering::Relaxed) == claimed {
+                return false;
+            }
+        }
+    }
+
+    /// Asks to be woken when there is room; whether there is some now.
+    pub(in crate::same_host) fn starve(&self, chunks: u16) -> bool {
+        let starved = &self.memory.marks.starved.0;
+        // A load first: mostly the consumer has not answered yet.
+        if starved.load(Ordering::Relaxed) == 0 {
+            starved.store(1, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        self.may_have_room(chunks)
+    }
+}
+
+impl<E> From<Broken> for PushError<E> {
+    fn from(_: Broken) -> Self {
+        Self::Broken
+    }
+}
+
+/// A claimed slot: it is published, as nothing if nothing was written.
+struct Claim<'a> {
+    slot: &'a [AtomicU64; 8],
+    head: u64,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.slot[0].store(self.head, Ordering::Release);
+    }
+}

@@ -1,0 +1,194 @@
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use super::memory::memory;
+use super::*;
+
+fn no_content(_: Room<'_>) -> Result<(), ()> {
+    unreachable!("there are no chunks")
+}
+
+#[test]
+fn messages_come_in_order_with_their_bytes() {
+    let (here, there) = memory(4, 8);
+    let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
+    assert!(consumer.is_empty());
+    for round in 0..100_u64 {
+        // Of all lengths, so that chunks go over the end.
+        let data: Vec<u8> = (0..round % 190).map(|at| (at + round) as u8).collect();
+        let chunks = data.len().div_ceil(CHUNK) as u16;
+        let fill = |room: Room<'_>| {
+            assert_eq!(room.length(), usize::from(chunks) * CHUNK);
+            room.write(&data);
+            Ok::<(), ()>(())
+        };
+        producer
+            .push(3, &[round, 1, 2, 3, 4, 5, 6], chunks, fill)
+            .unwrap();
+        assert!(!consumer.is_empty());
+        let popped = consumer.pop(|message| {
+            assert_eq!(message.tag, 3);
+            assert_eq!(message.words, [round, 1, 2, 3, 4, 5, 6]);
+            let mut out = vec![0; data.len()];
+            message.room.read(0, &mut out);
+            assert_eq!(out, data);
+            if data.len() > 24 {
+                let mut tail = vec![0; data.len() - 24];
+                message.room.read(24, &mut tail);
+                assert_eq!(tail, data[24..]);
+            }
+        });
+        assert_eq!(popped, Ok(Some(())));
+        assert_eq!(consumer.pop(|_| ()), Ok(None));
+    }
+}
+
+#[test]
+fn a_full_ring_takes_no_more_until_there_is_room() {
+    let (here, there) = memory(4, 4);
+    let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
+    for _ in 0..3 {
+        for _ in 0..4 {
+            producer.push(1, &[], 0, no_content).unwrap();
+        }
+        assert_eq!(producer.push(1, &[], 0, no_content), Err(PushError::Full));
+        for _ in 0..4 {
+            assert_eq!(consumer.pop(|_| ()), Ok(Some(())));
+        }
+    }
+    let fill = |_: Room<'_>| Ok::<(), ()>(());
+    producer.push(1, &[], 3, fill).unwrap();
+    assert_eq!(producer.push(1, &[], 2, fill), Err(PushError::Full));
+    producer.push(1, &[], 1, fill).unwrap();
+    assert_eq!(producer.push(1, &[], 1, fill), Err(PushError::Full));
+    // Without chunks there is room.
+    producer.push(1, &[], 0, no_content).unwrap();
+    assert!(producer.starve(0));
+    assert!(!producer.starve(1));
+    assert!(!consumer.owes_waking());
+    assert_eq!(consumer.pop(|_| ()), Ok(Some(())));
+    assert!(consumer.owes_waking());
+    assert!(!consumer.owes_waking(), "once");
+    assert!(producer.starve(3));
+}
+
+#[test]
+fn what_could_not_be_filled_is_not_there() {
+    let (here, there) = memory(4, 4);
+    let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
+    let failed = producer.push(1, &[], 2, |_| Err("fault"));
+    assert_eq!(failed, Err(PushError::Content("fault")));
+    assert_eq!(consumer.pop(|_| ()), Ok(None));
+    producer.push(2, &[], 0, no_content).unwrap();
+    assert_eq!(consumer.pop(|message| message.tag), Ok(Some(2)));
+}
+
+#[test]
+fn positions_wrap() {
+    let (here, there) = memory(4, 8);
+    let start = Position {
+        slot: u32::MAX - 5,
+        chunk: u32::MAX - 7,
+    };
+    here.marks.released.0.store(start.word(), Ordering::Relaxed);
+    let (producer, mut consumer) = (Producer::at(start, here), Consumer::at(start, there));
+    for round in 0..50_u64 {
+        let byte = [round as u8; 2 * CHUNK];
+        producer
+            .push(1, &[round], 2, |room| {
+                room.write(&byte);
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+        let (number, bytes) = consumer
+            .pop(|message| {
+                let mut bytes = [0; 2 * CHUNK];
+                message.room.read(0, &mut bytes);
+                (message.words[0], bytes)
+            })
+            .unwrap()
+            .unwrap();
+        assert_eq!((number, bytes), (round, byte));
+    }
+}
+
+#[test]
+fn nonsense_is_the_end() {
+    let (here, there) = memory(4, 4);
+    let memory = Memory {
+        slots: std::sync::Arc::clone(&there.slots),
+        chunks: std::sync::Arc::clone(&there.chunks),
+        marks: std::sync::Arc::clone(&there.marks),
+    };
+    let mut consumer = Consumer::new(there);
+    for head in [5_u64 << 32 | 1, u64::MAX << 32 | 1] {
+        memory.slots[0].0[0].store(head, Ordering::Relaxed);
+        assert_eq!(consumer.pop(|_| ()), Err(Broken), "{head:#x}");
+    }
+    let producer = Producer::new(here);
+    for _ in 0..4 {
+        producer.push(1, &[], 0, no_content).unwrap();
+    }
+    for told in [5_u64 << 32, u64::MAX, 1] {
+        memory.marks.released.0.store(told, Ordering::Relaxed);
+        let result = producer.push(1, &[], 0, no_content);
+        assert_eq!(result, Err(PushError::Broken), "{told:#x}");
+    }
+}
+
+#[test]
+fn threads_share_a_ring() {
+    const EACH: u64 = 2_000;
+    let (here, there) = memory(16, 32);
+    let (producer, mut consumer) = (Producer::new(here), Consumer::new(there));
+    let failed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let (producer, failed) = (&producer, &failed);
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    let chunks = (number % 4) as u16;
+                    let bytes = vec![number as u8; usize::from(chunks) * CHUNK];
+                    let fill = |room: Room<'_>| {
+                        room.write(&bytes);
+                        Ok::<(), ()>(())
+                    };
+                    while let Err(error) = producer.push(1, &[thread, number], chunks, fill) {
+                        assert_eq!(error, PushError::Full);
+                        if failed.load(std::sync::atomic::Ordering::Relaxed) {
+                            return;
+                        }
+                        thread::yield_now();
+                    }
+                }
+            });
+        }
+        let mut next = [0; 3];
+        let mut check = || {
+            while next.iter().sum::<u64>() < 3 * EACH {
+                let popped = consumer.pop(|message| {
+                    let [thread, number, ..] = message.words;
+                    let mut bytes = vec![0; message.room.length()];
+                    message.room.read(0, &mut bytes);
+                    let chunks = (number % 4) as usize;
+                    let right = bytes == vec![number as u8; chunks * CHUNK];
+                    (thread as usize, number, right)
+                });
+                match popped {
+                    Ok(Some((thread, number, right))) => {
+                        if !right || next[thread] != number {
+                            return false;
+                        }
+                        next[thread] += 1;
+                    }
+                    Ok(None) => thread::yield_now(),
+                    Err(Broken) => return false,
+                }
+            }
+            true
+        };
+        let right = check();
+        failed.store(!right, std::sync::atomic::Ordering::Relaxed);
+        assert!(right);
+    });
+}

@@ -1,6 +1,6 @@
 //! Send requests that are described one by one and posted at once.
 
-use std::{fmt, mem};
+use std::fmt;
 
 use ibverbs_sys as sys;
 
@@ -10,7 +10,7 @@ use super::ring::Unstaged;
 use super::send_ring::SendRing;
 use crate::error::{Error, Result};
 use crate::memory::Gather;
-use crate::queue_pair::{Description, InlineData, KeepAlive, SendFlags, SendRequest};
+use crate::queue_pair::{Description, InlineData, SendFlags, SendRequest};
 
 /// A batch in the making, of a queue that is borrowed for it. Data of requests that copy it is
 /// there for as long as `'a`, in which the queue posts nothing but by this.
@@ -56,19 +56,12 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
     where
         T: Gather,
     {
-        let (memory, description, keep) = request.into_pieces();
-        let KeepAlive::Nothing = keep else {
-            return self.stage_any(SendRequest::from_pieces((memory, description, keep)));
-        };
-        // It has nothing to be dropped, which the compiler does not see.
-        mem::forget(keep);
-        match self.stage_usual(memory, &description) {
-            Ok(()) => Ok(()),
-            Err(memory) => {
-                let pieces = (memory, description, KeepAlive::Nothing);
-                self.stage_any(SendRequest::from_pieces(pieces))
-            }
+        if !request.is_usual() {
+            return self.stage_any(request);
         }
+        let (memory, description) = request.into_usual();
+        self.stage_usual(memory, &description)
+            .or_else(|memory| self.stage_any(SendRequest::from_usual(memory, description)))
     }
 
     /// Stages a usual request; else the memory.

@@ -1,7 +1,7 @@
 //! The send side of a queue pair, for one owner.
 
 use std::fmt;
-use std::mem::{self, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use ibverbs_sys as sys;
@@ -12,7 +12,7 @@ use super::request::{Limits, describe_inline, describe_send, describe_usual, sta
 use super::ring::Ring;
 use crate::error::Error;
 use crate::memory::Gather;
-use crate::queue_pair::{Description, InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
+use crate::queue_pair::{Description, InlineData, Outcome, SendFlags, SendRequest};
 
 /// Posts send requests and keeps what they need.
 pub(crate) struct SendRing<T: Send + 'static> {
@@ -141,18 +141,13 @@ impl<T: Send + 'static> SendRing<T> {
     where
         T: Gather,
     {
-        let (memory, description, keep) = request.into_pieces();
-        let KeepAlive::Nothing = keep else {
-            return self.post_any(SendRequest::from_pieces((memory, description, keep)));
-        };
-        // It has nothing to be dropped, which the compiler does not see.
-        mem::forget(keep);
+        if !request.is_usual() {
+            return self.post_any(request);
+        }
+        let (memory, description) = request.into_usual();
         match self.post_usual(memory, &description) {
             Ok(()) => Ok(()),
-            Err((0, memory)) => {
-                let pieces = (memory, description, KeepAlive::Nothing);
-                self.post_any(SendRequest::from_pieces(pieces))
-            }
+            Err((0, memory)) => self.post_any(SendRequest::from_usual(memory, description)),
             Err((errno, memory)) => Err(self.refused(errno, memory)),
         }
     }

@@ -1,5 +1,6 @@
 //! Send requests.
 
+use std::mem;
 use std::sync::Arc;
 
 use ibverbs_sys::ibv_send_flags;
@@ -201,6 +202,28 @@ impl<T> SendRequest<T> {
     pub(crate) fn into_pieces(self) -> (T, Description, KeepAlive) {
         let description = self.description();
         (self.memory, description, self.keep)
+    }
+
+    /// Whether it keeps nothing alive but its memory.
+    #[inline(always)]
+    pub(crate) fn is_usual(&self) -> bool {
+        matches!(self.keep, KeepAlive::Nothing)
+    }
+
+    /// Takes a [usual](Self::is_usual) one apart.
+    #[inline(always)]
+    pub(crate) fn into_usual(self) -> (T, Description) {
+        let (memory, description, keep) = self.into_pieces();
+        debug_assert!(matches!(keep, KeepAlive::Nothing));
+        // It has nothing to be dropped, which the compiler does not see.
+        mem::forget(keep);
+        (memory, description)
+    }
+
+    /// Puts such a one together again.
+    #[inline]
+    pub(crate) fn from_usual(memory: T, description: Description) -> Self {
+        Self::from_pieces((memory, description, KeepAlive::Nothing))
     }
 
     /// Puts it together again.

@@ -677,3 +677,44 @@ fn nothing_is_written_after_the_end_of_a_registration() {
         assert_eq!(all.bytes(0, 1000), [0xff; 1000]);
     }
 }
+
+#[test]
+fn parts_are_what_they_are_together() {
+    let fixture = fixture(WRITABLE | WRITE);
+    let view = fixture.view();
+    let pattern: Vec<u8> = (0..200).collect();
+    let (address, length) = (START + 7, pattern.len() as u32);
+    let parts = pattern.chunks(60);
+    view.write_remote_parts(fixture.key, address, length, parts.clone())
+        .unwrap();
+    assert_eq!(fixture.bytes(7, 200), pattern);
+    // The last one alone would fit, and the first three would.
+    let wrong = [(fixture.key, START + SIZE - 199), (fixture.key + 1, START)];
+    for (key, address) in wrong {
+        let result = view.write_remote_parts(key, address, length, parts.clone());
+        assert_eq!(result, Err(RemoteFault::Access));
+    }
+    assert_eq!(fixture.bytes(SIZE - 199, 199), [0; 199]);
+
+    // In one segment, and over several.
+    for list in [
+        vec![fixture.segment(500, 220)],
+        vec![fixture.segment(500, 100), fixture.segment(600, 110)],
+    ] {
+        let mut out = vec![0; 200];
+        view.scatter_parts(&list, 10, length, parts.clone())
+            .unwrap();
+        assert_eq!(fixture.bytes(510, 200), pattern);
+        view.gather_parts(&list, 10, length, out.chunks_mut(30))
+            .unwrap();
+        assert_eq!(out, pattern);
+        let short = view.gather_parts(&list, 30, length, out.chunks_mut(30));
+        assert_eq!(short, Err(LocalFault::Protection));
+        let short = view.scatter_parts(&list, 30, length, parts.clone());
+        assert_eq!(short, Err(LocalFault::Protection));
+    }
+    let beyond = [fixture.segment(SIZE - 100, 300)];
+    let result = view.scatter_parts(&beyond, 0, length, parts);
+    assert_eq!(result, Err(LocalFault::Protection));
+    assert_eq!(fixture.bytes(SIZE - 100, 100), [0; 100]);
+}

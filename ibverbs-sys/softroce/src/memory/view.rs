@@ -98,6 +98,34 @@ impl Memory for View<'_> {
         })
     }
 
+    fn gather_parts<'p>(
+        &self,
+        list: &[Segment],
+        mut offset: u32,
+        length: u32,
+        parts: impl Iterator<Item = &'p mut [u8]>,
+    ) -> Result<(), LocalFault> {
+        let Some((segment, skip)) = whole(list, offset, length) else {
+            for part in parts {
+                self.gather(list, offset, part)?;
+                offset += part.len() as u32;
+            }
+            return Ok(());
+        };
+        self.registry.with(|entries| {
+            let address = segment.address.checked_add(skip);
+            let address = address.ok_or(LocalFault::Protection)?;
+            let found = entries.local(self.domain, segment.key, address, length.into(), false)?;
+            let mut offset = found.offset;
+            for part in parts {
+                let read = found.span.read(offset, part);
+                read.map_err(|_| LocalFault::Protection)?;
+                offset += part.len() as u64;
+            }
+            Ok(())
+        })
+    }
+
     fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault> {
         self.registry.with(|entries| {
             let mut done = 0;
@@ -119,6 +147,34 @@ impl Memory for View<'_> {
             } else {
                 Err(LocalFault::Protection)
             }
+        })
+    }
+
+    fn scatter_parts<'p>(
+        &self,
+        list: &[Segment],
+        mut offset: u32,
+        length: u32,
+        parts: impl Iterator<Item = &'p [u8]>,
+    ) -> Result<(), LocalFault> {
+        let Some((segment, skip)) = whole(list, offset, length) else {
+            for part in parts {
+                self.scatter(list, offset, part)?;
+                offset += part.len() as u32;
+            }
+            return Ok(());
+        };
+        self.registry.with(|entries| {
+            let address = segment.address.checked_add(skip);
+            let address = address.ok_or(LocalFault::Protection)?;
+            let found = entries.local(self.domain, segment.key, address, length.into(), true)?;
+            let mut offset = found.offset;
+            for part in parts {
+                let written = found.span.write(offset, part);
+                written.map_err(|_| LocalFault::Protection)?;
+                offset += part.len() as u64;
+            }
+            Ok(())
         })
     }
 
@@ -170,6 +226,27 @@ impl Memory for View<'_> {
         })
     }
 
+    fn write_remote_parts<'p>(
+        &self,
+        key: u32,
+        address: u64,
+        length: u32,
+        parts: impl Iterator<Item = &'p [u8]> + Clone,
+    ) -> Result<(), RemoteFault> {
+        self.registry.with(|entries| {
+            let (length, access) = (u64::from(length), AccessFlags::REMOTE_WRITE);
+            let found =
+                entries.remote(self.domain, self.queue_pair, key, address, length, access)?;
+            let mut offset = found.offset;
+            for part in parts {
+                let written = found.span.write(offset, part);
+                written.map_err(|_| RemoteFault::Access)?;
+                offset += part.len() as u64;
+            }
+            Ok(())
+        })
+    }
+
     fn compare_swap(
         &self,
         key: u32,
@@ -203,6 +280,12 @@ impl Memory for View<'_> {
             .invalidate(self.domain, self.queue_pair, key)
             .ok_or(RemoteFault::Access)
     }
+}
+
+/// The segment that holds all of the `length` bytes from `offset` on, and how far into it they begin.
+fn whole(list: &[Segment], offset: u32, length: u32) -> Option<(&Segment, u64)> {
+    let (segment, skip, held) = pieces(list, offset, length as usize).next()?;
+    (held == length as usize).then_some((segment, skip))
 }
 
 /// The parts of a list that hold the `length` bytes from `offset` on: which segment, how far into

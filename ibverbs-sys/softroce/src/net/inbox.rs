@@ -10,7 +10,7 @@ use super::{address, tunnel};
 use crate::multicast::canonical;
 use crate::proto::{Arrival, Counter};
 use crate::wire::ip::{Headers, Route};
-use crate::wire::{Packet, icrc};
+use crate::wire::{Packet, Run, icrc};
 
 /// Where packets are received to; for one who receives at a time.
 pub(crate) struct Inbox {
@@ -57,7 +57,7 @@ struct Outer {
     arrival: Result<Arrival, Counter>,
 }
 
-/// The packets of datagrams that came together, those that are right. The others are counted.
+/// The packets of datagrams that came together, those that are right, in runs. The others are counted.
 pub(crate) struct Arrived<'a> {
     network: &'a Network,
     endpoint: &'a Endpoint,
@@ -75,29 +75,30 @@ impl Arrived<'_> {
 }
 
 impl<'a> Iterator for Arrived<'a> {
-    type Item = (Arrival, Packet<'a>);
+    type Item = (Arrival, Run<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let payload = self.message.datagram(self.number)?;
             let admitted = self.admit(payload);
-            self.number += 1;
             let counters = &self.network.counters;
             match admitted {
-                Ok(admitted) => {
-                    counters.count(Counter::ReceivedPackets, 1);
-                    return Some(admitted);
+                Ok((arrival, run)) => {
+                    self.number += run.count();
+                    counters.count(Counter::ReceivedPackets, run.count() as u64);
+                    return Some((arrival, run));
                 }
                 Err(Some(reason)) => counters.count(reason, 1),
                 Err(None) => {}
             }
+            self.number += 1;
         }
     }
 }
 
 impl<'a> Arrived<'a> {
-    /// The packet in the next datagram if it is right; else what it counts as.
-    fn admit(&mut self, payload: &'a [u8]) -> Result<(Arrival, Packet<'a>), Option<Counter>> {
+    /// The packet in the next datagram if it is right, and those behind it that are a run with it; else what it counts as.
+    fn admit(&mut self, payload: &'a [u8]) -> Result<(Arrival, Run<'a>), Option<Counter>> {
         let (network, endpoint) = (self.network, self.endpoint);
         if !network.faults.link_is_up() {
             return Err(None);
@@ -124,13 +125,29 @@ impl<'a> Arrived<'a> {
             .counters
             .count(Counter::ReceivedBytes, bytes.len() as u64);
         let from = self.message.from;
-        let difference = outer.icrc.finish(transport) ^ sent;
-        if difference != 0 && !is_excused(&headers, from, transport.len(), difference) {
+        let is_right = |transport: &[u8], sent: u32| {
+            let difference = outer.icrc.finish(transport) ^ sent;
+            difference == 0 || is_excused(&headers, from, transport.len(), difference)
+        };
+        if !is_right(transport, sent) {
             return Err(Some(Counter::WrongIcrc));
         }
         let arrival = outer.arrival?;
         let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
-        Ok((arrival, packet))
+        // Each of a run would be written to the capture, and those in a tunnel have headers of their own.
+        if network.is_captured() || bytes.len() != self.message.segment {
+            return Ok((arrival, Run::alone(packet)));
+        }
+        let rest = &self.message.bytes[self.number * self.message.segment..];
+        let run = Run::gather(packet, rest, self.message.segment, |datagram| {
+            icrc::split(datagram).is_some_and(|(transport, sent)| is_right(transport, sent))
+        });
+        let others = (run.count() - 1) * bytes.len();
+        if others > 0 {
+            let counters = &network.counters;
+            counters.count(Counter::ReceivedBytes, others as u64);
+        }
+        Ok((arrival, run))
     }
 
     /// What headers say of a packet to this GID, if they may.

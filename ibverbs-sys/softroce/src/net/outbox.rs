@@ -15,13 +15,16 @@ use super::route::{Company, Way};
 use super::socket::{Burst, Socket};
 use super::tunnel;
 use crate::config::Segmentation;
-use crate::proto::{Counter, Path};
+use crate::proto::{Counter, Path, Run};
 use crate::same_host::{Failure, Kept, Link};
 use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
 /// How often a batch is tried that the system has no room for.
 const TRIES: u32 = 16;
+
+/// Bytes of an ICRC.
+const ICRC: usize = 4;
 
 /// A box that has so many packets is sent.
 const PACKETS: usize = 64;
@@ -67,15 +70,27 @@ struct Lent<'a> {
     batch: Option<Box<Batch>>,
 }
 
-/// The packets of a box, all in one buffer that is used again.
+/// The packets of a box, in two buffers that are used again.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
-    packets: Vec<Sealed>,
-    /// Which of them pass the system together.
-    runs: Vec<Range<usize>>,
-    /// Of packets before: the next one is likely to be as one of the last two.
-    known: [Option<Known>; 2],
+    /// What runs are in, from the beginning to `runs_end`.
+    runs: Vec<u8>,
+    runs_end: usize,
+    sealed: Vec<Sealed>,
+    /// How many packets those are.
+    packets: usize,
+    /// What goes to the system.
+    pieces: Vec<Piece>,
+    /// Which of these pass it together.
+    bursts: Vec<Range<usize>>,
+    known: Lately,
+}
+
+/// What was found out for packets before: the next one is likely to be as one of the last.
+#[derive(Debug, Default)]
+struct Lately {
+    known: [Option<Known>; 4],
     /// The one that was found out last.
     newest: usize,
 }
@@ -91,15 +106,25 @@ struct Known {
     icrc: icrc::Begun,
 }
 
-/// A packet that is ready.
+/// A packet that is ready, or a run of them.
 #[derive(Clone, Debug)]
 struct Sealed {
-    /// The datagram's bytes.
+    /// The bytes of the first one's datagram. Those of a run stand one behind the other in the buffer for runs.
     datagram: Range<usize>,
     /// Those from BTH to ICRC.
     transport: Range<usize>,
+    /// How many they are; none: it is no run.
+    run: Option<usize>,
     headers: Headers,
     shipment: Shipment,
+}
+
+/// Packets of what is sealed, which are behind each other.
+#[derive(Clone, Debug)]
+struct Piece {
+    sealed: usize,
+    /// Which of them.
+    packets: Range<usize>,
 }
 
 /// What a datagram needs beside its bytes.
@@ -168,6 +193,61 @@ impl<'a> Outbox<'a> {
         path.is_some()
     }
 
+    /// Puts in packets of a run, from BTH to pad at the fronts of parts that `write` is given to write to. False: this is no place for
+    /// a run, or `write` could not, and nothing is put in.
+    pub(crate) fn push_run(
+        &mut self,
+        run: &Run,
+        write: impl FnOnce(usize, &mut [u8]) -> bool,
+    ) -> bool {
+        let network = self.network;
+        if self.shared.is_some() || network.is_captured() || !network.faults.spare_packets() {
+            return false;
+        }
+        self.open();
+        let batch: &mut Batch = &mut self.batch;
+        let (stride, begin) = (run.length + ICRC, batch.runs_end);
+        let room = (BYTES.saturating_sub(begin) / stride).min(PACKETS - batch.packets);
+        let count = run.count.min(room);
+        let known = (batch.known).of(network, &run.path, run.destination, run.length);
+        let Some(known) = known.filter(|known| count > 1 && !known.way.tunnelled) else {
+            return false;
+        };
+        // Once: what is written to later on is what was written to before.
+        batch.runs.resize(BYTES, 0);
+        let end = begin + count * stride;
+        let bytes = &mut batch.runs[begin..end];
+        if !write(count, bytes) {
+            return false;
+        }
+        for packet in bytes.chunks_exact_mut(stride) {
+            let (transport, icrc) = packet.split_at_mut(run.length);
+            icrc.copy_from_slice(&known.icrc.finish(transport).to_le_bytes());
+        }
+        let counters = &network.counters;
+        counters.count(Counter::SentPackets, count as u64);
+        counters.count(Counter::SentBytes, (end - begin) as u64);
+        batch.sealed.push(Sealed {
+            datagram: begin..begin + stride,
+            transport: begin..begin + stride,
+            run: Some(count),
+            headers: known.headers,
+            shipment: known.shipment(),
+        });
+        batch.runs_end = end;
+        batch.packets += count;
+        if batch.is_full() {
+            self.flush();
+        }
+        true
+    }
+
+    /// Changes a bit of the runs in the box.
+    #[cfg(test)]
+    pub(super) fn damage(&mut self, byte: usize) {
+        self.batch.runs[byte] ^= 1;
+    }
+
     /// Sends all packets in the box. Never waits, but for the system to make room, and that not long.
     pub(crate) fn flush(&mut self) {
         if let Some(shared) = &mut self.shared
@@ -183,28 +263,19 @@ impl<'a> Outbox<'a> {
         let Some(batch) = &mut self.batch.batch else {
             return;
         };
-        if batch.packets.is_empty() {
+        if batch.sealed.is_empty() {
             batch.bytes.clear();
             return;
         }
-        let mut begin = 0;
-        while let Some(first) = batch.packets.get(begin) {
-            let run = begin..begin + network.burst(&batch.packets[begin..]);
-            if first.shipment.company == Company::Numbered {
-                batch.number(run.clone());
-            }
-            begin = run.end;
-            batch.runs.push(run);
-        }
+        batch.arrange(network);
         if network.is_captured() {
-            for packet in &batch.packets {
+            // There are no runs then.
+            for packet in &batch.sealed {
                 network.capture(&packet.headers, &batch.bytes[packet.transport.clone()]);
             }
         }
         network.send(batch);
-        batch.packets.clear();
-        batch.runs.clear();
-        batch.bytes.clear();
+        batch.clear();
     }
 
     /// What is pushed from now on is one queue pair's, and goes to a process through shared memory, where the tag says of
@@ -251,26 +322,7 @@ impl<'a> Outbox<'a> {
         let written = bytes.get(transport..)?;
         let destination = written.get(4..8)?;
         let queue_pair = u32::from_be_bytes(destination.try_into().ok()?) & 0xff_ffff;
-        let len = written.len();
-        let is_same = |known: &&Known| {
-            (known.len, known.queue_pair) == (len, queue_pair) && known.path == *path
-        };
-        let known = match batch.known.iter().flatten().find(is_same) {
-            Some(known) => known,
-            None => {
-                let way = network.way(path, queue_pair)?;
-                let headers = way.route.headers(len);
-                batch.newest ^= 1;
-                batch.known[batch.newest].insert(Known {
-                    path: *path,
-                    queue_pair,
-                    way,
-                    len,
-                    headers,
-                    icrc: headers.begin_icrc(),
-                })
-            }
-        };
+        let known = (batch.known).of(network, path, queue_pair, written.len())?;
         let (way, headers) = (&known.way, &known.headers);
         if !network.faults.link_is_up() {
             return None;
@@ -285,14 +337,9 @@ impl<'a> Outbox<'a> {
         let sealed = Sealed {
             datagram: if way.tunnelled { begin } else { transport }..bytes.len(),
             transport: transport..bytes.len(),
+            run: None,
             headers: *headers,
-            shipment: Shipment {
-                endpoint: way.endpoint,
-                to: way.to,
-                traffic_class: path.traffic_class,
-                hop_limit: way.hop_limit,
-                company: way.company,
-            },
+            shipment: known.shipment(),
         };
         network.counters.count(Counter::SentPackets, 1);
         network
@@ -306,7 +353,7 @@ impl<'a> Outbox<'a> {
     fn commit(&mut self, sealed: Sealed) {
         let network = self.network;
         let Some(fate) = network.faults.fate(sealed.transport.len()) else {
-            self.batch.packets.push(sealed);
+            self.batch.put(sealed, 1);
             return;
         };
         if fate.lost {
@@ -320,9 +367,7 @@ impl<'a> Outbox<'a> {
         }
         let copies = if fate.doubled { 2 } else { 1 };
         if fate.overtaken == 0 && fate.latency.is_zero() {
-            self.batch
-                .packets
-                .extend(std::iter::repeat_n(sealed, copies));
+            self.batch.put(sealed, copies);
             let overtaken = network.delay.pass();
             overtaken.into_iter().for_each(|packet| self.put(packet));
             return;
@@ -362,12 +407,14 @@ impl<'a> Outbox<'a> {
         let transport = self.batch.bytes.len();
         self.batch.bytes.extend_from_slice(&packet.bytes);
         let end = self.batch.bytes.len();
-        self.batch.packets.push(Sealed {
+        let sealed = Sealed {
             datagram: begin..end,
             transport: transport..end,
+            run: None,
             headers: packet.headers,
             shipment: packet.shipment,
-        });
+        };
+        self.batch.put(sealed, 1);
         if self.batch.is_full() {
             self.flush();
         }
@@ -410,20 +457,139 @@ impl Drop for Outbox<'_> {
 
 impl Batch {
     fn is_full(&self) -> bool {
-        self.packets.len() >= PACKETS || self.bytes.len() >= BYTES
+        self.packets >= PACKETS || self.bytes.len() + self.runs_end >= BYTES
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.runs_end = 0;
+        self.sealed.clear();
+        self.packets = 0;
+        self.pieces.clear();
+        self.bursts.clear();
+    }
+
+    /// Puts in a packet, perhaps more than once.
+    fn put(&mut self, sealed: Sealed, copies: usize) {
+        self.sealed.extend(std::iter::repeat_n(sealed, copies));
+        self.packets += copies;
+    }
+
+    /// Finds out what passes the system together.
+    fn arrange(&mut self, network: &Network) {
+        let (mut sealed, mut packet) = (0, 0);
+        while let Some(first) = self.sealed.get(sealed) {
+            let company = first.shipment.company;
+            let mut left = network.burst(&self.sealed[sealed..], packet);
+            let begin = self.pieces.len();
+            while left > 0 {
+                let all = self.sealed[sealed].count();
+                let end = all.min(packet + left);
+                left -= end - packet;
+                let packets = packet..end;
+                self.pieces.push(Piece { sealed, packets });
+                (sealed, packet) = if end == all {
+                    (sealed + 1, 0)
+                } else {
+                    (sealed, end)
+                };
+            }
+            let burst = begin..self.pieces.len();
+            if company == Company::Numbered {
+                self.number(burst.clone());
+            }
+            self.bursts.push(burst);
+        }
     }
 
     /// Makes packets ones that the system numbers from 0 on: their headers, and their ICRC, which may be wrong by an accident
     /// and then stays wrong.
-    fn number(&mut self, run: Range<usize>) {
-        for (number, packet) in self.packets[run].iter_mut().enumerate().skip(1) {
-            let number = number as u16;
-            let (covered, end) = (packet.transport.len() - 4, packet.transport.end);
-            packet.headers.set_identification(number);
-            let difference = icrc::of_identification(number, covered).to_le_bytes();
-            for (byte, difference) in self.bytes[end - 4..end].iter_mut().zip(difference) {
-                *byte ^= difference;
+    fn number(&mut self, burst: Range<usize>) {
+        let mut number = 0;
+        for piece in &self.pieces[burst] {
+            let sealed = &mut self.sealed[piece.sealed];
+            let stride = sealed.datagram.len();
+            let covered = sealed.transport.len() - ICRC;
+            let bytes = match sealed.run {
+                Some(_) => &mut self.runs,
+                None => &mut self.bytes,
+            };
+            for packet in piece.packets.clone() {
+                if sealed.run.is_none() {
+                    sealed.headers.set_identification(number);
+                }
+                let end = sealed.transport.end + packet * stride;
+                let difference = icrc::of_identification(number, covered).to_le_bytes();
+                for (byte, difference) in bytes[end - ICRC..end].iter_mut().zip(difference) {
+                    *byte ^= difference;
+                }
+                number += 1;
             }
+        }
+    }
+
+    /// The datagrams of a piece, one behind the other.
+    fn datagrams(&self, piece: &Piece) -> &[u8] {
+        let Sealed { datagram, run, .. } = &self.sealed[piece.sealed];
+        let bytes = match run {
+            Some(_) => &self.runs,
+            None => &self.bytes,
+        };
+        let (first, size) = (datagram.start, datagram.len());
+        &bytes[first + piece.packets.start * size..first + piece.packets.end * size]
+    }
+}
+
+impl Sealed {
+    /// How many packets it is.
+    fn count(&self) -> usize {
+        self.run.unwrap_or(1)
+    }
+}
+
+impl Lately {
+    /// What is to be known of packets of this way that have `len` bytes from BTH to pad; none if there is no such way.
+    fn of(
+        &mut self,
+        network: &Network,
+        path: &Path,
+        queue_pair: u32,
+        len: usize,
+    ) -> Option<&Known> {
+        let is_same = |known: &Option<Known>| {
+            known.as_ref().is_some_and(|known| {
+                (known.len, known.queue_pair) == (len, queue_pair) && known.path == *path
+            })
+        };
+        let place = match self.known.iter().position(is_same) {
+            Some(place) => place,
+            None => {
+                let way = network.way(path, queue_pair)?;
+                let headers = way.route.headers(len);
+                self.newest = (self.newest + 1) % self.known.len();
+                self.known[self.newest] = Some(Known {
+                    path: *path,
+                    queue_pair,
+                    way,
+                    len,
+                    headers,
+                    icrc: headers.begin_icrc(),
+                });
+                self.newest
+            }
+        };
+        self.known[place].as_ref()
+    }
+}
+
+impl Known {
+    fn shipment(&self) -> Shipment {
+        Shipment {
+            endpoint: self.way.endpoint,
+            to: self.way.to,
+            traffic_class: self.path.traffic_class,
+            hop_limit: self.way.hop_limit,
+            company: self.way.company,
         }
     }
 }
@@ -433,15 +599,18 @@ pub(super) fn goes_in_pages(mtu: usize) -> bool {
     mtu >= LARGE
 }
 
-/// Packets that have the same shipment as one message.
-fn burst<'a>(shipment: Shipment, payloads: &'a [IoSlice<'a>], segments: bool) -> Burst<'a> {
-    let segment = payloads.first().map_or(0, |first| first.len());
+/// Packets that have the same shipment as one message; `segment` is the size of the first datagram.
+fn burst<'a>(
+    shipment: Shipment,
+    payloads: &'a [IoSlice<'a>],
+    segment: usize,
+    segments: bool,
+) -> Burst<'a> {
     let large = segments && shipment.company == Company::Any && segment >= LARGE;
+    let is_alone = payloads.len() == 1 && payloads[0].len() == segment;
     Burst {
         payloads,
-        segment: u16::try_from(segment)
-            .ok()
-            .filter(|_| payloads.len() > 1 || large),
+        segment: u16::try_from(segment).ok().filter(|_| !is_alone || large),
         to: shipment.to,
         traffic_class: shipment.traffic_class,
         hop_limit: shipment.hop_limit,
@@ -453,29 +622,33 @@ impl Network {
     fn send(&self, batch: &Batch) {
         // Most often there is one, and an acknowledgement behind it.
         let mut payloads: SmallVec<[IoSlice<'_>; 2]> = SmallVec::new();
-        payloads.reserve(batch.packets.len());
-        for packet in &batch.packets {
-            payloads.push(IoSlice::new(&batch.bytes[packet.datagram.clone()]));
+        payloads.reserve(batch.pieces.len());
+        for piece in &batch.pieces {
+            payloads.push(IoSlice::new(batch.datagrams(piece)));
         }
-        let of = |run: &Range<usize>| batch.packets[run.start].shipment;
-        for runs in (batch.runs).chunk_by(|a, b| of(a).endpoint == of(b).endpoint) {
-            let Some(endpoint) = self.own.get(of(&runs[0]).endpoint) else {
+        let of = |pieces: &Range<usize>| &batch.sealed[batch.pieces[pieces.start].sealed];
+        let socket_of = |pieces: &Range<usize>| of(pieces).shipment.endpoint;
+        for all in (batch.bursts).chunk_by(|a, b| socket_of(a) == socket_of(b)) {
+            let Some(endpoint) = self.own.get(socket_of(&all[0])) else {
                 continue;
             };
             let socket = &endpoint.socket;
             let segments = self.segmentation != Segmentation::Never && socket.segments();
             let mut bursts: SmallVec<[Burst<'_>; 2]> = SmallVec::new();
-            bursts.reserve(runs.len());
-            for run in runs {
-                bursts.push(burst(of(run), &payloads[run.clone()], segments));
+            bursts.reserve(all.len());
+            for pieces in all {
+                let first = of(pieces);
+                let segment = first.datagram.len();
+                let payloads = &payloads[pieces.clone()];
+                bursts.push(burst(first.shipment, payloads, segment, segments));
             }
             self.ship(socket, &bursts);
         }
     }
 
-    /// How many packets, from the first on, go as one.
-    fn burst(&self, packets: &[Sealed]) -> usize {
-        let Some(first) = packets.first() else {
+    /// How many packets go as one, from that on of the first run which is the `packet`th.
+    fn burst(&self, sealed: &[Sealed], packet: usize) -> usize {
+        let Some(first) = sealed.first() else {
             return 0;
         };
         let allowed = match (self.segmentation, first.shipment.company) {
@@ -487,10 +660,9 @@ impl Network {
         if !allowed || !socket.is_some_and(|own| own.socket.segments()) {
             return 1;
         }
-        let same = packets
-            .iter()
-            .take_while(|packet| packet.shipment == first.shipment);
-        bursts::together(same.map(|packet| packet.datagram.len()))
+        let same = (sealed.iter()).take_while(|sealed| sealed.shipment == first.shipment);
+        let sizes = same.flat_map(|s| std::iter::repeat_n(s.datagram.len(), s.count()));
+        bursts::together(sizes.skip(packet))
     }
 
     /// Sends bursts by a socket. What the system has no room for after some tries is lost, as on any network.
@@ -505,7 +677,7 @@ impl Network {
                 Err(error) if is_shortage(&error) => {
                     tries += 1;
                     if tries > TRIES {
-                        let lost: usize = rest.iter().map(|burst| burst.payloads.len()).sum();
+                        let lost: usize = rest.iter().map(Burst::datagrams).sum();
                         self.counters.count(Counter::SendDiscarded, lost as u64);
                         return;
                     }
@@ -530,9 +702,14 @@ impl Network {
 
     /// Sends each datagram of a burst by itself.
     fn ship_apart(&self, socket: &Socket, burst: &Burst<'_>) {
-        for payloads in burst.payloads.chunks(1) {
+        let size = burst.segment.map_or(usize::MAX, usize::from);
+        for datagram in burst
+            .payloads
+            .iter()
+            .flat_map(|payload| payload.chunks(size))
+        {
             let alone = Burst {
-                payloads,
+                payloads: &[IoSlice::new(datagram)],
                 segment: None,
                 ..*burst
             };

@@ -9,7 +9,7 @@ use super::Nic;
 use super::receiver::Care;
 use crate::engine::{self, Look};
 use crate::net::{self, Endpoints};
-use crate::proto::{Counter, Mtu, Path, Time};
+use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::queue_pair::{self, Neighbour};
 use crate::same_host::{Link, Neighbourhood};
 use crate::{memory, receive};
@@ -125,6 +125,10 @@ impl queue_pair::Device for Nic {
 impl queue_pair::Outgoing for net::Outbox<'_> {
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
         self.push(write)
+    }
+
+    fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
+        self.push_run(run, write)
     }
 
     fn flush(&mut self) {

@@ -15,7 +15,7 @@ use crate::net::{self, Delivery, Inbox};
 use crate::proto::{Arrival, Brief, Counter, Prospect, Time};
 use crate::queue_pair::QueuePair;
 use crate::same_host::{self, Neighbourhood};
-use crate::wire::Packet;
+use crate::wire::Run;
 
 /// What the one thread that receives has in hand.
 pub(super) struct Receiver {
@@ -179,8 +179,8 @@ impl Nic {
         } else {
             let received = self.network.receive(inbox, |packets| {
                 let many = packets.count_together() > FEW;
-                for (arrival, packet) in packets {
-                    self.deliver(now, &arrival, &packet, touched);
+                for (arrival, run) in packets {
+                    self.deliver(now, &arrival, &run, touched);
                 }
                 // The next burst is looked at while the peer, which has its answer to this one, makes one more.
                 if many {
@@ -217,7 +217,7 @@ impl Nic {
             |arrival, delivery| match delivery {
                 Delivery::Packet(packet) => {
                     is_urgent = true;
-                    self.deliver(now(), arrival, packet, touched);
+                    self.deliver(now(), arrival, &Run::alone(*packet), touched);
                 }
                 Delivery::Brief(brief) => {
                     let prospect = self.deliver_brief(now(), arrival, brief, touched);
@@ -285,31 +285,33 @@ impl Nic {
         self.engine.get().is_some_and(Engine::is_away)
     }
 
-    /// Hands a packet to the queue pair that it is for, or to all of the group.
+    /// Hands packets to the queue pair that they are for, or to all of the group.
     fn deliver(
         &self,
         now: Time,
         arrival: &Arrival,
-        packet: &Packet<'_>,
+        run: &Run<'_>,
         touched: &mut Vec<Arc<QueuePair>>,
     ) {
-        let number = packet.header.bth.destination;
+        let number = run.first().header.bth.destination;
         let to_group = multicast::canonical(arrival.destination).is_some();
         // The one goes with the other (IBTA 9.6.3).
         if to_group != (number == net::address::MULTICAST) {
-            self.counters.count(Counter::Unaddressed, 1);
+            self.counters
+                .count(Counter::Unaddressed, run.count() as u64);
         } else if to_group {
             for member in self.groups.members(arrival.destination) {
-                member.receive(now, arrival, packet);
+                member.receive(now, arrival, run);
                 touch(touched, member);
             }
         } else if let Some(last) = touched.last().filter(|last| last.number() == number) {
-            last.receive(now, arrival, packet);
+            last.receive(now, arrival, run);
         } else if let Some(found) = self.queue_pairs.find(number) {
-            found.receive(now, arrival, packet);
+            found.receive(now, arrival, run);
             touch(touched, found);
         } else {
-            self.counters.count(Counter::Unaddressed, 1);
+            self.counters
+                .count(Counter::Unaddressed, run.count() as u64);
         }
     }
 

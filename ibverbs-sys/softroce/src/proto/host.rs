@@ -26,8 +26,43 @@ pub trait Memory {
     /// Copies the bytes from `offset` on of a message that is gathered from `list` to `out`.
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault>;
 
+    /// Copies the `length` bytes from `offset` on of a message that is gathered from `list` to several places, which take so many
+    /// together.
+    fn gather_parts<'p>(
+        &self,
+        list: &[Segment],
+        mut offset: u32,
+        length: u32,
+        parts: impl Iterator<Item = &'p mut [u8]>,
+    ) -> Result<(), LocalFault> {
+        let end = u64::from(offset) + u64::from(length);
+        for part in parts {
+            self.gather(list, offset, part)?;
+            offset += part.len() as u32;
+        }
+        debug_assert_eq!(u64::from(offset), end, "the places take the bytes");
+        Ok(())
+    }
+
     /// Copies `data` to the places from `offset` on of a message that is scattered over `list`.
     fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault>;
+
+    /// Copies `length` bytes, in several parts, to the places from `offset` on of a message that is scattered over `list`.
+    fn scatter_parts<'p>(
+        &self,
+        list: &[Segment],
+        mut offset: u32,
+        length: u32,
+        parts: impl Iterator<Item = &'p [u8]>,
+    ) -> Result<(), LocalFault> {
+        let end = u64::from(offset) + u64::from(length);
+        for part in parts {
+            self.scatter(list, offset, part)?;
+            offset += part.len() as u32;
+        }
+        debug_assert_eq!(u64::from(offset), end, "the parts are so many bytes");
+        Ok(())
+    }
 
     /// Whether a peer may do `access` to `length` bytes. Zero bytes need no key (IBTA 9.7.4.1.5).
     fn check_remote(
@@ -43,6 +78,24 @@ pub trait Memory {
 
     /// Copies `data` to where a peer may write, in ascending order of addresses.
     fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault>;
+
+    /// Copies `length` bytes, in several parts, to where a peer may write, in ascending order of addresses.
+    fn write_remote_parts<'p>(
+        &self,
+        key: u32,
+        mut address: u64,
+        length: u32,
+        parts: impl Iterator<Item = &'p [u8]> + Clone,
+    ) -> Result<(), RemoteFault> {
+        let end = address.checked_add(u64::from(length));
+        end.ok_or(RemoteFault::Access)?;
+        for part in parts {
+            self.write_remote(key, address, part)?;
+            address += part.len() as u64;
+        }
+        debug_assert_eq!(Some(address), end, "the parts are so many bytes");
+        Ok(())
+    }
 
     /// Compares and swaps eight bytes atomically, in this machine's byte order; returns what they were.
     fn compare_swap(

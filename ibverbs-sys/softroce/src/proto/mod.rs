@@ -30,6 +30,7 @@ mod receipt;
 mod request;
 mod requester;
 mod responder;
+mod run;
 mod sequence;
 #[cfg(test)]
 mod testing;
@@ -46,5 +47,6 @@ pub use request::{
     Completion, CompletionStatus, GatherList, Inline, Payload, ReceiveRequest, Remote, Segment,
     SendOperation, SendRequest, WindowBinding, Work,
 };
+pub use run::Run;
 pub use sequence::Sequence;
 pub use time::Time;

@@ -24,7 +24,7 @@ pub struct QueuePair {
     /// That the send queue is drained was told.
     drained: bool,
     /// Packets that went before an acknowledgement that may wait.
-    passed: u32,
+    pub(super) passed: u32,
 }
 
 /// So many packets go before an acknowledgement at most.

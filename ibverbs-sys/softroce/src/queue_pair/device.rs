@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::QueuePair;
 use crate::memory;
-use crate::proto::{Counter, Mtu, Path, Time};
+use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::receive;
 use crate::same_host::{Link, Neighbourhood};
 
@@ -81,6 +81,12 @@ pub struct Neighbour {
 pub(crate) trait Outgoing {
     /// Takes the packet that `write` appends, from BTH to pad, and says the way of; whether there was one.
     fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool;
+
+    /// Takes packets of a run, which `write` writes to so many equal parts of what it is given. False: none.
+    fn push_run(&mut self, run: &Run, write: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
+        let _ = (run, write);
+        false
+    }
 
     /// Sends what was taken, in that order.
     fn flush(&mut self);

@@ -163,8 +163,28 @@ impl Memory for Surroundings<'_> {
         self.local()?.gather(list, offset, out)
     }
 
+    fn gather_parts<'p>(
+        &self,
+        list: &[Segment],
+        offset: u32,
+        length: u32,
+        parts: impl Iterator<Item = &'p mut [u8]>,
+    ) -> Result<(), LocalFault> {
+        self.local()?.gather_parts(list, offset, length, parts)
+    }
+
     fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault> {
         self.local()?.scatter(list, offset, data)
+    }
+
+    fn scatter_parts<'p>(
+        &self,
+        list: &[Segment],
+        offset: u32,
+        length: u32,
+        parts: impl Iterator<Item = &'p [u8]>,
+    ) -> Result<(), LocalFault> {
+        self.local()?.scatter_parts(list, offset, length, parts)
     }
 
     fn check_remote(
@@ -183,6 +203,16 @@ impl Memory for Surroundings<'_> {
 
     fn write_remote(&self, key: u32, address: u64, data: &[u8]) -> Result<(), RemoteFault> {
         self.remote(|memory| memory.write_remote(key, address, data))
+    }
+
+    fn write_remote_parts<'p>(
+        &self,
+        key: u32,
+        address: u64,
+        length: u32,
+        parts: impl Iterator<Item = &'p [u8]> + Clone,
+    ) -> Result<(), RemoteFault> {
+        self.remote(|memory| memory.write_remote_parts(key, address, length, parts.clone()))
     }
 
     fn compare_swap(

@@ -23,7 +23,7 @@ use crate::proto::{
     WindowBinding, Work,
 };
 use crate::receive::ReceiveQueue;
-use crate::wire::Packet;
+use crate::wire::Run;
 
 /// A queue pair: `ibv_qp`.
 ///
@@ -276,17 +276,17 @@ impl QueuePair {
         self.sender().post(draft.finish(&self.rules)?)
     }
 
-    /// A packet came for it. What it answers is to be transmitted.
-    pub fn receive(&self, now: Time, arrival: &Arrival, packet: &Packet<'_>) {
+    /// Packets came for it. What it answers is to be transmitted.
+    pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
         let connected = self.rules.service != Service::UnreliableDatagram;
         self.with(&mut inner, |transport, host| {
             // IBTA 9.6.1.4: a connection takes packets of its own path alone.
             if connected && !arrival.is_of(transport.attributes().path.as_ref()) {
-                host.count(Counter::Unaddressed, 1);
+                host.count(Counter::Unaddressed, run.count() as u64);
                 return;
             }
-            transport.receive(now, arrival, packet, host);
+            transport.receive_run(now, arrival, run, host);
         });
     }
 
@@ -312,7 +312,16 @@ impl QueuePair {
         self.choose_way(inner, outgoing);
         self.with(inner, |transport, host| {
             host.answering = true;
-            while outgoing.push(|out| transport.poll_transmit(now, host, out)) {}
+            loop {
+                while let Some(run) = transport.next_run()
+                    && outgoing.push_run(&run, |count, out| {
+                        transport.write_run(count, now, host, out)
+                    })
+                {}
+                if !outgoing.push(|out| transport.poll_transmit(now, host, out)) {
+                    break;
+                }
+            }
         });
         outgoing.flush();
     }

@@ -22,7 +22,7 @@ use crate::proto::{
     Segment, SendOperation, SendRequest, Service, State, Time, Work,
 };
 use crate::receive::{SharedReceiveQueue, XrcBinding};
-use crate::wire::Packet;
+use crate::wire::{Packet, Run};
 use crate::xrc::{XrcDomain, XrcDomains};
 
 /// The GID that the test device has at index 0.
@@ -161,7 +161,7 @@ impl Bench {
             let packet = Packet::parse(&bytes).unwrap();
             let number = packet.header.bth.destination;
             let to = queue_pairs.iter().find(|to| to.number() == number).unwrap();
-            to.receive(now, &arrival(OWN), &packet);
+            to.receive(now, &arrival(OWN), &Run::alone(packet));
             to.transmit(now, wire);
         }
     }
@@ -582,17 +582,17 @@ fn a_connection_listens_to_its_peer_alone() {
     let bytes = wire.0.pop_front().unwrap();
     let packet = Packet::parse(&bytes).unwrap();
     let stranger = Ipv4Addr::new(127, 9, 9, 9).to_ipv6_mapped();
-    two.receive(now, &arrival(stranger), &packet);
+    two.receive(now, &arrival(stranger), &Run::alone(packet));
     two.receive(
         now,
         &Arrival {
             local: 1,
             ..arrival(OWN)
         },
-        &packet,
+        &Run::alone(packet),
     );
     assert!(bench.received().is_empty());
-    two.receive(now, &arrival(OWN), &packet);
+    two.receive(now, &arrival(OWN), &Run::alone(packet));
     assert_eq!(bench.received(), [(1, OK, Work::Receive)]);
 }
 
@@ -635,7 +635,8 @@ fn a_destroyed_queue_pair_is_dead_at_once() {
     // A thread of the device may still hold it, and its timers.
     let bytes = wire.0.pop_front().unwrap();
     let now = Time::from_nanos(1);
-    two.receive(now, &arrival(OWN), &Packet::parse(&bytes).unwrap());
+    let packet = Packet::parse(&bytes).unwrap();
+    two.receive(now, &arrival(OWN), &Run::alone(packet));
     two.handle_timeout(now);
     two.transmit(now, &mut wire);
     assert!(wire.0.is_empty() && two.next_timeout().is_none());

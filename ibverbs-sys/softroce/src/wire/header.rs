@@ -2,6 +2,9 @@ use std::fmt;
 
 use super::Opcode;
 
+/// Bytes of a base transport header.
+pub(crate) const BASE: usize = 12;
+
 /// Base transport header: 12 bytes at the front of every packet (IBTA 9.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
@@ -208,14 +211,17 @@ impl Nak {
 }
 
 impl Bth {
-    fn emit(&self, out: &mut Vec<u8>) {
+    /// Its bytes, reserved bits 0.
+    pub fn to_bytes(&self) -> [u8; BASE] {
         let flags =
             u8::from(self.solicited) << 7 | u8::from(self.migrated) << 6 | (self.pad & 3) << 4;
-        out.extend_from_slice(&[self.opcode.to_byte(), flags]);
-        out.extend_from_slice(&self.partition_key.to_be_bytes());
-        out.extend_from_slice(&low_24(self.destination));
+        let mut bytes = [0; BASE];
+        bytes[..2].copy_from_slice(&[self.opcode.to_byte(), flags]);
+        bytes[2..4].copy_from_slice(&self.partition_key.to_be_bytes());
+        bytes[4..8].copy_from_slice(&low_24(self.destination));
         let sequence = self.sequence & 0xff_ffff | u32::from(self.acknowledge) << 31;
-        out.extend_from_slice(&sequence.to_be_bytes());
+        bytes[8..].copy_from_slice(&sequence.to_be_bytes());
+        bytes
     }
 
     fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -359,7 +365,7 @@ impl Header {
             ],
             "the extension headers of {opcode:?}",
         );
-        self.bth.emit(out);
+        out.extend_from_slice(&self.bth.to_bytes());
         if let Some(number) = self.xrc_srq {
             out.extend_from_slice(&low_24(number));
         }

@@ -7,6 +7,9 @@ mod header;
 pub mod icrc;
 pub mod ip;
 mod opcode;
+mod run;
 
+pub(crate) use header::BASE;
 pub use header::{Aeth, AtomicEth, Bth, Deth, Header, Malformed, Nak, Packet, Reth, Syndrome};
 pub use opcode::{Opcode, Operation, Transport};
+pub use run::Run;

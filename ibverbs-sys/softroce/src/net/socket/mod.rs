@@ -56,7 +56,7 @@ pub(crate) struct Socket {
 /// Datagrams to be sent that pass the system as one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Burst<'a> {
-    /// Their payloads: one, or up to [`SEGMENTS`] and [`LONGEST`] together.
+    /// Their payloads, in pieces that each are one or several whole ones: one, or up to [`SEGMENTS`] and [`LONGEST`] together.
     pub(crate) payloads: &'a [IoSlice<'a>],
     /// The size of each of them but the last one, which may be shorter; none: it is one, and goes as it is.
     pub(crate) segment: Option<u16>,
@@ -83,6 +83,17 @@ pub(crate) struct Message<'a> {
     pub(crate) hop_limit: u8,
     /// It was longer than there is room for.
     pub(crate) truncated: bool,
+}
+
+impl Burst<'_> {
+    /// How many datagrams they are.
+    pub(crate) fn datagrams(&self) -> usize {
+        let size = self.segment.map_or(usize::MAX, usize::from).max(1);
+        let payloads = self.payloads.iter();
+        payloads
+            .map(|payload| payload.len().div_ceil(size).max(1))
+            .sum()
+    }
 }
 
 impl<'a> Message<'a> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+mod runs;
 mod segmentation;
 
 use super::address::{self, MULTICAST};
@@ -63,11 +64,13 @@ fn receive(network: &Network, packets: usize) -> Vec<Got> {
 
 fn collect(network: &Network, inbox: &mut Inbox, got: &mut Vec<Got>) -> usize {
     network.receive(inbox, |packets| {
-        got.extend(packets.map(|(arrival, packet)| Got {
-            arrival,
-            sequence: packet.header.bth.sequence,
-            payload: packet.payload.to_vec(),
-        }));
+        for (arrival, run) in packets {
+            got.extend(run.packets().map(|packet| Got {
+                arrival,
+                sequence: packet.header.bth.sequence,
+                payload: packet.payload.to_vec(),
+            }));
+        }
     })
 }
 

@@ -9,14 +9,14 @@ use crate::fault::NetworkFaults;
 use crate::net::{Inbox, Network};
 use crate::proto::Counter;
 
-fn of(segmentation: Segmentation) -> Network {
+pub(super) fn of(segmentation: Segmentation) -> Network {
     open(&Config {
         segmentation,
         ..Config::default()
     })
 }
 
-const ALL: [Segmentation; 3] = [
+pub(super) const ALL: [Segmentation; 3] = [
     Segmentation::Never,
     Segmentation::Peers,
     Segmentation::Always,
@@ -38,13 +38,13 @@ fn payload(sequence: usize, size: usize) -> Vec<u8> {
 }
 
 /// Whether this host's kernel can do it. Where it cannot, packets go alone, which is tested too.
-fn supported(network: &Network) -> bool {
+pub(super) fn supported(network: &Network) -> bool {
     let socket = &network.own[0].socket;
     socket.segments() && socket.coalesce()
 }
 
 /// How many messages come to a socket, and how many datagrams are in them, until so many have come.
-fn messages(network: &Network, datagrams: usize) -> Vec<usize> {
+pub(super) fn messages(network: &Network, datagrams: usize) -> Vec<usize> {
     let (mut ring, mut got) = (Ring::new(), Vec::new());
     let end = Instant::now() + Duration::from_secs(20);
     while got.iter().sum::<usize>() < datagrams {
@@ -202,7 +202,7 @@ fn every_packet_of_a_burst_stands_in_the_capture() {
 }
 
 /// An address of this host that is not in 127/8; none if it has no other.
-fn elsewhere() -> Option<std::net::Ipv4Addr> {
+pub(super) fn elsewhere() -> Option<std::net::Ipv4Addr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     // Nothing is sent: the system only chooses an address to send from.
     socket.connect("192.0.2.1:9").ok()?;

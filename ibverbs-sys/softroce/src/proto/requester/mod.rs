@@ -15,6 +15,7 @@ mod flow;
 mod packet;
 mod probe;
 mod response;
+mod run;
 mod skips;
 mod window;
 
@@ -239,7 +240,7 @@ impl Requester {
         let packet = self.cursor.packet;
         let sequence = first + packet;
         let on_the_way = self.on_the_way(sequence);
-        let entry = &mut self.queue[self.cursor.entry];
+        let entry = &self.queue[self.cursor.entry];
         let attributes = &endpoint.attributes;
         let (path, destination) = match &entry.request.operation {
             SendOperation::Datagram {
@@ -254,15 +255,12 @@ impl Requester {
         let awaits_data = entry.awaits_data();
         let mut acknowledge = false;
         if endpoint.is_reliable() {
-            let window = &self.window;
-            let full = !window.has_room(on_the_way, covers);
+            let full = !self.window.has_room(on_the_way, covers);
             let all_fetches = self.fetches_sent >= u32::from(endpoint.attributes.max_initiated);
             if full || awaits_data && all_fetches {
                 return Ok(None);
             }
-            acknowledge = packet + covers == packets
-                || self.unasked + 1 >= window.acknowledge_every()
-                || on_the_way + covers >= window.size();
+            acknowledge = packet + covers == packets || self.asks(on_the_way, covers);
         } else if !self.flow.may_send(destination, attributes.window, now) {
             return Ok(None);
         }
@@ -275,7 +273,7 @@ impl Requester {
             acknowledge,
         };
         if let Err(status) = packet::write(entry, place, endpoint, host, out) {
-            entry.progress = Progress::Failed(status);
+            self.queue[self.cursor.entry].progress = Progress::Failed(status);
             self.settle(endpoint, host)?;
             return Ok(None);
         }
@@ -300,6 +298,13 @@ impl Requester {
             self.settle(endpoint, host)?;
         }
         Ok(Some(path))
+    }
+
+    /// Whether a packet that covers so many numbers, behind so many that are on the way, is to ask for an acknowledgement though its
+    /// message does not end.
+    fn asks(&self, on_the_way: u32, covers: u32) -> bool {
+        self.unasked + 1 >= self.window.acknowledge_every()
+            || on_the_way + covers >= self.window.size()
     }
 
     /// What is before `end` went; whether for the first time.

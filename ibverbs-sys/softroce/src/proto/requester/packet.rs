@@ -1,7 +1,7 @@
 use super::entry::Entry;
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Memory, Payload, SendOperation, Sequence};
-use crate::wire::{AtomicEth, Deth, Header, Operation, Reth};
+use crate::wire::{AtomicEth, BASE, Deth, Header, Operation, Reth};
 
 /// Which packet of a request.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +25,53 @@ pub(super) fn write(
     memory: &impl Memory,
     out: &mut Vec<u8>,
 ) -> Result<(), CompletionStatus> {
+    let header = header(entry, place, endpoint)?;
+    if !header.bth.opcode.has_payload() {
+        header.emit(out);
+        return Ok(());
+    }
+    let request = &entry.request;
+    let begin = place.packet * endpoint.mtu();
+    let length = (request.length - begin).min(endpoint.mtu());
+    write_message(header, &request.payload, begin, length, memory, out)
+}
+
+/// Writes `count` packets from the middle of a message, of which `place` is the first, to the fronts of so many equal parts of
+/// `out`.
+pub(super) fn write_run(
+    entry: &Entry,
+    place: Place,
+    count: u32,
+    endpoint: &Endpoint,
+    memory: &impl Memory,
+    out: &mut [u8],
+) -> Result<(), CompletionStatus> {
+    let mut bth = header(entry, place, endpoint)?.bth;
+    let stride = out.len() / count as usize;
+    let mtu = endpoint.mtu() as usize;
+    for (number, packet) in (0..count).zip(out.chunks_exact_mut(stride)) {
+        bth.sequence = (place.sequence + number).value();
+        packet[..BASE].copy_from_slice(&bth.to_bytes());
+    }
+    let payloads = out.chunks_exact_mut(stride);
+    let payloads = payloads.map(|packet| &mut packet[BASE..BASE + mtu]);
+    let (begin, length) = (place.packet * endpoint.mtu(), count * endpoint.mtu());
+    match &entry.request.payload {
+        Payload::Inline(bytes) => {
+            let mut parts = bytes.get(begin as usize..).unwrap_or(&[]).chunks(mtu);
+            for payload in payloads {
+                let part = parts.next().filter(|part| part.len() == mtu);
+                payload.copy_from_slice(part.ok_or(CompletionStatus::LocalLength)?);
+            }
+            Ok(())
+        }
+        Payload::Gathered(list) => (memory.gather_parts(list, begin, length, payloads))
+            .map_err(|_| CompletionStatus::LocalProtection),
+    }
+}
+
+/// The headers of a packet of `entry`, but for the pad.
+fn header(entry: &Entry, place: Place, endpoint: &Endpoint) -> Result<Header, CompletionStatus> {
     let request = &entry.request;
     let first = place.packet == 0;
     let last = place.packet + place.covers == place.packets;
@@ -108,12 +155,7 @@ pub(super) fn write(
         }
     }
 
-    if !opcode.has_payload() {
-        header.emit(out);
-        return Ok(());
-    }
-    let length = length.min(endpoint.mtu());
-    write_message(header, &request.payload, begin, length, memory, out)
+    Ok(header)
 }
 
 /// Appends the headers, and `length` bytes of the message from `begin` on.

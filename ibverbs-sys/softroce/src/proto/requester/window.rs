@@ -49,6 +49,11 @@ impl Window {
         on_the_way == 0 || on_the_way + covers <= self.size
     }
 
+    /// How many packets may go behind so many that are on the way.
+    pub(super) fn room(&self, on_the_way: u32) -> u32 {
+        self.size.saturating_sub(on_the_way)
+    }
+
     /// How many packets of `mtu` bytes a read request may ask for: two requests fit into the window, and
     /// one response into a buffer of the smallest usual size.
     pub(super) fn read_batch(&self, mtu: u32) -> u32 {

@@ -3,7 +3,7 @@ use crate::proto::{
     AccessFlags, Completion, CompletionStatus, Host, LocalFault, ReceiveRequest, Remote,
     RemoteFault, Work,
 };
-use crate::wire::Packet;
+use crate::wire::{Packet, Run};
 
 /// The longest message that a peer may announce (IBTA 9.7.2).
 pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
@@ -117,6 +117,58 @@ impl Message {
             self.progress = Progress::None;
         }
         Ok(ends)
+    }
+
+    /// Takes the next packets of a send or a write if they are of its middle, and all is well with them. If not, they can be
+    /// [taken](Self::accept) one by one.
+    pub(super) fn accept_run(
+        &mut self,
+        endpoint: &Endpoint,
+        run: &Run<'_>,
+        host: &mut impl Host,
+    ) -> bool {
+        let first = run.first();
+        let opcode = first.header.bth.opcode;
+        let is_full = first.payload.len() as u32 == endpoint.mtu();
+        // A run has less than 2^16 bytes.
+        let length = (run.count() * first.payload.len()) as u32;
+        if !opcode.is_middle() || !is_full {
+            return false;
+        }
+        match (&mut self.progress, &self.receive) {
+            (Progress::Send { received }, Some(receive)) if opcode.is_send() => {
+                let total = *received + length;
+                let fits = u64::from(total) <= receive.request.length && total <= MAX_ANNOUNCED;
+                let list = &receive.request.segments;
+                let taken =
+                    fits && (host.scatter_parts(list, *received, length, run.payloads())).is_ok();
+                if taken {
+                    *received = total;
+                }
+                taken
+            }
+            (
+                Progress::Write {
+                    remote,
+                    length: announced,
+                    written,
+                },
+                _,
+            ) if opcode.is_write() => {
+                let total = *written + length;
+                let address = remote.address.checked_add(u64::from(*written));
+                let taken = total < *announced
+                    && address.is_some_and(|address| {
+                        let payloads = run.payloads();
+                        (host.write_remote_parts(remote.key, address, length, payloads)).is_ok()
+                    });
+                if taken {
+                    *written = total;
+                }
+                taken
+            }
+            _ => false,
+        }
     }
 
     /// Takes a send that is no more than a packet, and invalidates nothing.

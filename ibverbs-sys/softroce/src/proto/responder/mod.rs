@@ -24,7 +24,7 @@ use super::timer::Pacer;
 use super::{
     AccessFlags, CompletionStatus, Counter, Event, Host, Remote, RemoteFault, Sequence, Time,
 };
-use crate::wire::{Aeth, Header, Nak, Operation, Packet, Syndrome};
+use crate::wire::{Aeth, Header, Nak, Operation, Packet, Run, Syndrome};
 
 /// The time that a packet has of a response that is longer than a window.
 const RESPONSE_INTERVAL: Duration = Duration::from_micros(1);
@@ -141,6 +141,26 @@ impl Responder {
         if let Err(refusal) = done {
             self.refuse(refusal, endpoint, host);
         }
+    }
+
+    /// Takes the next packets if they are of the middle of the message. False: nothing was done.
+    pub(super) fn receive_run(
+        &mut self,
+        endpoint: &Endpoint,
+        run: &Run<'_>,
+        host: &mut impl Host,
+    ) -> bool {
+        let sequence = Sequence::new(run.first().header.bth.sequence);
+        let is_next = self.end.is_none() && sequence == self.expected;
+        if !is_next || !self.message.accept_run(endpoint, run, host) {
+            return false;
+        }
+        self.refused = false;
+        self.refusal = None;
+        self.expected = sequence + run.count() as u32;
+        self.acknowledge |= run.acknowledge();
+        self.told = false;
+        true
     }
 
     /// A packet came, and the one that is expected did not.

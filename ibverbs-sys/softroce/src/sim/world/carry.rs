@@ -153,6 +153,9 @@ impl World<'_> {
                 self.break_rule(format!("{} never stops sending", self.name(place)));
                 return;
             }
+            if self.transmit_run(place) {
+                continue;
+            }
             let mut transport = self.buffers.pop().unwrap_or_default();
             transport.clear();
             let path = self.with(place, |queue_pair, view, now| {
@@ -168,6 +171,23 @@ impl World<'_> {
                 break;
             }
         }
+    }
+
+    /// Sends packets of the middle of a message that are made in one go, if those are next.
+    fn transmit_run(&mut self, place: Place) -> bool {
+        let Some(run) = self.queue_pair(place).next_run() else {
+            return false;
+        };
+        let mut bytes = vec![0; run.length * run.count];
+        let written = self.with(place, |queue_pair, view, now| {
+            queue_pair.write_run(run.count, now, view, &mut bytes)
+        });
+        if written {
+            for packet in bytes.chunks_exact(run.length) {
+                self.send(place, &run.path, packet);
+            }
+        }
+        written
     }
 
     /// Sends one packet, BTH to pad.

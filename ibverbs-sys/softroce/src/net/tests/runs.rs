@@ -1,0 +1,194 @@
+//! Runs of packets: that they come as the packets that they are, whatever way they go.
+
+use super::segmentation::{ALL, elsewhere, messages, of, supported};
+use super::{Got, Inbox, Network, collect, number, open, path, receive};
+use crate::config::Config;
+use crate::fault::NetworkFaults;
+use crate::proto::{Counter, Run};
+use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
+
+const PAYLOAD: usize = 1024;
+const LENGTH: usize = 12 + PAYLOAD;
+
+/// A packet of a write from BTH to its end.
+fn packet(to: &Network, operation: Operation, sequence: u32) -> Vec<u8> {
+    let header = Header::new(Bth {
+        opcode: Opcode::new(Transport::ReliableConnection, operation),
+        solicited: false,
+        migrated: true,
+        pad: 0,
+        partition_key: 0xffff,
+        destination: number(to),
+        acknowledge: sequence.is_multiple_of(16),
+        sequence,
+    });
+    let mut bytes = Vec::new();
+    let payload = &payload(sequence);
+    Packet { header, payload }.emit(&mut bytes);
+    bytes
+}
+
+fn payload(sequence: u32) -> Vec<u8> {
+    (0..PAYLOAD)
+        .map(|at| (at as u32 * 7 + sequence) as u8)
+        .collect()
+}
+
+/// Sends packets of the middle of a message, numbered from 0 on, as runs where they are taken as such, and then the last one.
+/// How many went in runs.
+fn send(from: &Network, to: &Network, gid: u8, packets: u32) -> u32 {
+    let mut outbox = from.outbox();
+    let (mut sequence, mut in_runs) = (0, 0);
+    let path = path(gid, to.addresses()[usize::from(gid)]);
+    while sequence < packets {
+        let run = Run {
+            path,
+            destination: number(to),
+            length: LENGTH,
+            count: (packets - sequence) as usize,
+        };
+        let before = sequence;
+        let taken = outbox.push_run(&run, |count, out| {
+            assert!(count > 1 && out.len() == count * (LENGTH + 4));
+            for bytes in out.chunks_exact_mut(LENGTH + 4) {
+                let packet = packet(to, Operation::WriteMiddle, sequence);
+                bytes[..LENGTH].copy_from_slice(&packet);
+                sequence += 1;
+            }
+            true
+        });
+        in_runs += sequence - before;
+        if !taken {
+            outbox.push(|out| {
+                out.extend(packet(to, Operation::WriteMiddle, sequence));
+                Some(path)
+            });
+            sequence += 1;
+        }
+    }
+    outbox.push(|out| {
+        out.extend(packet(to, Operation::WriteLast, sequence));
+        Some(path)
+    });
+    in_runs
+}
+
+/// That those packets came, once each and in order.
+fn check(got: &[Got], packets: u32) {
+    let numbers = got.iter().map(|got| got.sequence);
+    assert!(numbers.eq(0..=packets), "{}", got.len());
+    for got in got {
+        assert_eq!(got.payload, payload(got.sequence));
+    }
+}
+
+#[test]
+fn they_come_whole_and_in_order() {
+    for (from, to) in ALL.into_iter().flat_map(|from| ALL.map(|to| (from, to))) {
+        let (a, b) = (of(from), of(to));
+        for (gid, packets) in [(0, 2), (0, 150), (1, 150)] {
+            let in_runs = send(&a, &b, gid, packets);
+            // Those in a tunnel have headers in front of each.
+            assert_eq!(in_runs > 0, gid == 0);
+            check(&receive(&b, packets as usize + 1), packets);
+        }
+        let sent = [Counter::SentPackets, Counter::SentBytes].map(|c| a.counters.value(c));
+        let came = [Counter::ReceivedPackets, Counter::ReceivedBytes].map(|c| b.counters.value(c));
+        assert_eq!(sent, came);
+        assert_eq!(sent[0], 3 + 151 + 151);
+    }
+}
+
+#[test]
+fn they_pass_the_system_and_are_taken_together() {
+    let (a, b) = (of(ALL[1]), of(ALL[1]));
+    if !supported(&a) {
+        eprintln!("skipped: this kernel does not take bursts apart and put them together");
+        return;
+    }
+    send(&a, &b, 0, 40);
+    assert_eq!(messages(&b, 41), [41], "and the last one with them");
+    send(&a, &b, 0, 40);
+    let mut counts = Vec::new();
+    let mut inbox = Inbox::new();
+    while counts.iter().sum::<usize>() < 41 {
+        b.receive(&mut inbox, |packets| {
+            counts.extend(packets.map(|(_, run)| run.count()));
+        });
+    }
+    assert_eq!(counts, [40, 1]);
+}
+
+#[test]
+fn each_is_damaged_by_itself_and_stands_in_the_capture() {
+    let (a, b) = (of(ALL[1]), of(ALL[1]));
+    a.faults.set_network(NetworkFaults {
+        corrupt: 0.5,
+        seed: 5,
+        ..NetworkFaults::default()
+    });
+    assert_eq!(send(&a, &b, 0, 99), 0, "accidents are those of packets");
+    let (mut inbox, mut got, mut came) = (Inbox::new(), Vec::new(), 0);
+    while came < 100 {
+        came += collect(&b, &mut inbox, &mut got);
+    }
+    let wrong = b.counters.value(Counter::WrongIcrc);
+    assert_eq!(wrong + got.len() as u64, 100);
+    assert!((25..75).contains(&wrong), "{wrong}");
+    assert!(got.iter().all(|got| got.payload == payload(got.sequence)));
+
+    let file = std::env::temp_dir().join(format!("softroce-runs-{}.pcap", std::process::id()));
+    let a = open(&Config {
+        capture: Some(file.clone()),
+        ..Config::default()
+    });
+    assert_eq!(send(&a, &a, 0, 49), 0);
+    check(&receive(&a, 50), 49);
+    let written = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(written.len(), 24 + 2 * 50 * (16 + 20 + 8 + LENGTH + 4));
+}
+
+#[test]
+fn one_that_is_wrong_is_left_out_and_the_others_are_not() {
+    let (a, b) = (of(ALL[1]), of(ALL[1]));
+    let run = Run {
+        path: path(0, b.addresses()[0]),
+        destination: number(&b),
+        length: LENGTH,
+        count: 20,
+    };
+    // What changes after its ICRC was made: the box is not sent before.
+    let mut outbox = a.outbox();
+    outbox.push_run(&run, |_, out| {
+        for (sequence, bytes) in (0..).zip(out.chunks_exact_mut(LENGTH + 4)) {
+            bytes[..LENGTH].copy_from_slice(&packet(&b, Operation::WriteMiddle, sequence));
+        }
+        true
+    });
+    outbox.damage(7 * (LENGTH + 4) + 100);
+    drop(outbox);
+    let got = receive(&b, 19);
+    let numbers: Vec<u32> = got.iter().map(|got| got.sequence).collect();
+    assert_eq!(numbers, [(0..7), (8..20)].map(Vec::from_iter).concat());
+    assert_eq!(b.counters.value(Counter::WrongIcrc), 1);
+}
+
+#[test]
+fn those_that_others_may_see_have_the_icrc_of_their_number() {
+    let Some(address) = elsewhere() else {
+        eprintln!("skipped: this host has no address but in 127/8");
+        return;
+    };
+    for segmentation in ALL {
+        let a = open(&Config {
+            segmentation,
+            addresses: vec![address.into()],
+            port: super::port(),
+            ..Config::default()
+        });
+        assert!(send(&a, &a, 0, 150) > 0);
+        check(&receive(&a, 151), 150);
+        assert_eq!(a.counters.value(Counter::WrongIcrc), 0);
+    }
+}

@@ -1,0 +1,93 @@
+use super::entry::{Entry, Progress};
+use super::packet::{self, Place};
+use super::{Requester, SendOperation};
+use crate::proto::endpoint::Endpoint;
+use crate::proto::run::{self, Run};
+use crate::proto::{Counter, Host, Path, Sequence, Time};
+use crate::wire::BASE;
+
+impl Requester {
+    /// The packets that go next, if they are several from the middle of a message and nothing goes before them.
+    pub(in crate::proto) fn next_run(&self, endpoint: &Endpoint, path: Path) -> Option<Run> {
+        let (_, first, packets) = self.middle()?;
+        let sequence = first + self.cursor.packet;
+        let is_held = self.again_at.is_some()
+            || self.probe.is_due()
+            || self.skips.is_untold(sequence, self.unanswered);
+        if is_held {
+            return None;
+        }
+        let left = packets - 1 - self.cursor.packet;
+        let count = left.min(self.window.room(self.on_the_way(sequence)));
+        (count > 1).then(|| Run {
+            path,
+            destination: endpoint.attributes.destination,
+            length: BASE + endpoint.mtu() as usize,
+            count: count as usize,
+        })
+    }
+
+    /// Writes `count` packets of that run to places of equal size, each at its front. False: the message cannot be gathered, and
+    /// nothing went.
+    pub(in crate::proto) fn write_run(
+        &mut self,
+        count: u32,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+        out: &mut [u8],
+    ) -> bool {
+        let Some((entry, first, packets)) = self.middle() else {
+            return false;
+        };
+        let packet = self.cursor.packet;
+        let sequence = first + packet;
+        let place = Place {
+            sequence,
+            packet,
+            covers: 1,
+            packets,
+            acknowledge: false,
+        };
+        if packet::write_run(entry, place, count, endpoint, host, out).is_err() {
+            return false;
+        }
+        let stride = out.len() / count as usize;
+        let on_the_way = self.on_the_way(sequence);
+        for (number, bytes) in (0..).zip(out.chunks_exact_mut(stride)) {
+            if self.asks(on_the_way + number, 1) {
+                run::ask(bytes);
+                self.unasked = 0;
+            } else {
+                self.unasked += 1;
+            }
+        }
+        self.cursor.packet += count;
+        let end = sequence + count;
+        let known = self.sent.distance(sequence).clamp(0, count as i32) as u32;
+        if known > 0 {
+            host.count(Counter::Retransmitted, known.into());
+        }
+        if known < count {
+            self.sent = end;
+        }
+        let timeout = endpoint.attributes.ack_timeout;
+        (self.probe).sent(sequence + known, known < count, now, timeout);
+        self.expect_answer(|| now, endpoint);
+        true
+    }
+
+    /// The request of a reliable service whose middle the cursor is in, its first number, and how many it has.
+    fn middle(&self) -> Option<(&Entry, Sequence, u32)> {
+        let packet = self.cursor.packet;
+        let entry = self.queue.get(self.cursor.entry).filter(|_| packet > 0)?;
+        let Progress::Started { first, packets } = entry.progress else {
+            return None;
+        };
+        let has_middle = matches!(
+            entry.request.operation,
+            SendOperation::Send { .. } | SendOperation::Write { .. }
+        );
+        (has_middle && packet + 1 < packets).then_some((entry, first, packets))
+    }
+}

@@ -1,0 +1,218 @@
+use super::Packet;
+use super::header::BASE;
+
+/// Packets in a row: one, or several from the middle of a message, which are equally long and differ in nothing but their
+/// numbers, whether they ask for an acknowledgement, and their payloads.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    first: Packet<'a>,
+    /// From the first one's BTH on, where there are several.
+    bytes: &'a [u8],
+    /// How far one is from the next.
+    stride: usize,
+    count: usize,
+    /// One of them asks for an acknowledgement.
+    acknowledge: bool,
+}
+
+impl<'a> Run<'a> {
+    /// One packet.
+    pub fn alone(packet: Packet<'a>) -> Self {
+        Self {
+            first: packet,
+            bytes: &[],
+            stride: 0,
+            count: 1,
+            acknowledge: packet.header.bth.acknowledge,
+        }
+    }
+
+    /// The packets at the front of datagrams of `stride` bytes each, of which the first one is `first`: as many as are a run and
+    /// are found to be right.
+    pub fn gather(
+        first: Packet<'a>,
+        datagrams: &'a [u8],
+        stride: usize,
+        mut is_right: impl FnMut(&[u8]) -> bool,
+    ) -> Self {
+        let mut run = Self::alone(first);
+        let bth = &first.header.bth;
+        let is_plain = bth.opcode.is_middle() && first.header.len() == BASE && bth.pad == 0;
+        if !is_plain || stride < BASE + first.payload.len() {
+            return run;
+        }
+        (run.bytes, run.stride) = (datagrams, stride);
+        let mut rest = datagrams.chunks_exact(stride);
+        let Some(head) = rest.next().and_then(<[u8]>::first_chunk::<BASE>) else {
+            return run;
+        };
+        for datagram in rest {
+            let Some((acknowledge, sequence)) = following(head, datagram) else {
+                break;
+            };
+            if sequence != (bth.sequence + run.count as u32) & NUMBERS || !is_right(datagram) {
+                break;
+            }
+            run.count += 1;
+            run.acknowledge |= acknowledge;
+        }
+        run
+    }
+
+    /// The first one.
+    pub fn first(&self) -> &Packet<'a> {
+        &self.first
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether one of them asks for an acknowledgement.
+    pub fn acknowledge(&self) -> bool {
+        self.acknowledge
+    }
+
+    /// Their payloads, one behind the other.
+    pub fn payloads(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
+        let Self {
+            first,
+            bytes,
+            stride,
+            count,
+            ..
+        } = *self;
+        let length = first.payload.len();
+        let others = (1..count).map(move |number| {
+            let begin = number * stride + BASE;
+            &bytes[begin..begin + length]
+        });
+        std::iter::once(first.payload).chain(others)
+    }
+
+    /// Each of them.
+    pub fn packets(&self) -> impl Iterator<Item = Packet<'a>> {
+        let Self {
+            first,
+            bytes,
+            stride,
+            ..
+        } = *self;
+        self.payloads().enumerate().map(move |(number, payload)| {
+            let mut packet = Packet { payload, ..first };
+            if number > 0 {
+                let bth = &mut packet.header.bth;
+                bth.sequence = (bth.sequence + number as u32) & NUMBERS;
+                bth.acknowledge = bytes[number * stride + 8] & ACKNOWLEDGE != 0;
+            }
+            packet
+        })
+    }
+}
+
+/// The bits of a sequence number.
+const NUMBERS: u32 = 0xff_ffff;
+
+/// The bit in the byte before a sequence number that asks for an acknowledgement.
+const ACKNOWLEDGE: u8 = 0x80;
+
+/// Whether a packet asks for an acknowledgement, and its number, if all else in its BTH is as in `head`.
+fn following(head: &[u8; BASE], packet: &[u8]) -> Option<(bool, u32)> {
+    let bth = packet.first_chunk::<BASE>()?;
+    let [flags, sequence @ ..] = *bth.last_chunk::<4>()?;
+    let is_same = bth[..8] == head[..8] && (flags ^ head[8]) & !ACKNOWLEDGE == 0;
+    let [high, middle, low] = sequence;
+    is_same.then_some((
+        flags & ACKNOWLEDGE != 0,
+        u32::from_be_bytes([0, high, middle, low]),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Bth, Header, Opcode, Operation, Transport};
+    use super::*;
+
+    const PAYLOAD: usize = 64;
+    const STRIDE: usize = BASE + PAYLOAD + 4;
+
+    /// Datagrams with packets of such operations and numbers, of which some ask for an acknowledgement; the four bytes of an ICRC
+    /// are the place in the row.
+    fn datagrams(packets: &[(Operation, u32, bool)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (place, &(operation, sequence, acknowledge)) in packets.iter().enumerate() {
+            let header = Header::new(Bth {
+                opcode: Opcode::new(Transport::ReliableConnection, operation),
+                solicited: false,
+                migrated: true,
+                pad: 0,
+                partition_key: 0xffff,
+                destination: 0x1234,
+                acknowledge,
+                sequence,
+            });
+            let payload = &[place as u8; PAYLOAD];
+            Packet { header, payload }.emit(&mut bytes);
+            bytes.extend_from_slice(&(place as u32).to_be_bytes());
+        }
+        bytes
+    }
+
+    fn gathered(bytes: &[u8]) -> Run<'_> {
+        let first = Packet::parse(&bytes[..STRIDE - 4]).unwrap();
+        Run::gather(first, bytes, STRIDE, |_| true)
+    }
+
+    #[test]
+    fn those_of_the_middle_are_a_run_and_come_back_one_by_one() {
+        use Operation::WriteMiddle as M;
+        let packets = [
+            (M, 0xff_fffe, false),
+            (M, 0xff_ffff, true),
+            (M, 0, false),
+            (Operation::WriteLast, 1, true),
+        ];
+        let bytes = datagrams(&packets);
+        let run = gathered(&bytes);
+        assert_eq!((run.count(), run.acknowledge()), (3, true));
+        for (place, packet) in run.packets().enumerate() {
+            let begin = place * STRIDE;
+            let alone = Packet::parse(&bytes[begin..begin + STRIDE - 4]);
+            assert_eq!(alone, Ok(packet));
+        }
+        assert_eq!(run.packets().count(), 3);
+        assert_eq!(run.payloads().map(|payload| payload[0]).max(), Some(2));
+    }
+
+    #[test]
+    fn what_differs_ends_a_run() {
+        use Operation::{SendMiddle, WriteMiddle as M};
+        for (other, number) in [(M, 7), (M, 9), (SendMiddle, 8)] {
+            let bytes = datagrams(&[(M, 6, false), (M, 7, false), (other, number, false)]);
+            assert_eq!(gathered(&bytes).count(), 2, "{other:?} {number}");
+        }
+        let good = datagrams(&[(M, 6, false), (M, 7, false)]);
+        assert!(!gathered(&good).acknowledge());
+        // Every bit of the BTH but that which asks for an acknowledgement.
+        for bit in (0..8 * BASE).filter(|&bit| bit != 8 * 8) {
+            let mut bytes = good.clone();
+            bytes[STRIDE + bit / 8] ^= 0x80 >> (bit % 8);
+            assert_eq!(gathered(&bytes).count(), 1, "bit {bit}");
+        }
+        let right = |datagram: &[u8]| datagram[STRIDE - 1] != 1;
+        let first = *gathered(&good).first();
+        assert_eq!(Run::gather(first, &good, STRIDE, right).count(), 1);
+        // Of the last one bytes are missing.
+        assert_eq!(gathered(&good[..2 * STRIDE - 1]).count(), 1);
+    }
+
+    #[test]
+    fn others_go_alone() {
+        for operation in [Operation::WriteLast, Operation::SendOnly] {
+            let bytes = datagrams(&[(operation, 1, false), (operation, 2, false)]);
+            let run = gathered(&bytes);
+            assert_eq!((run.count(), run.packets().count()), (1, 1));
+        }
+    }
+}

@@ -5,6 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
+
 use crate::proto::Counter;
 
 /// The counters of the process's device, all zero before it is opened.
@@ -15,7 +17,18 @@ pub fn counters() -> &'static Counters {
 /// The counters of a device. They only grow, and wrap at 2^64.
 #[derive(Debug, Default)]
 pub struct Counters {
-    values: [AtomicU64; Counter::COUNT],
+    values: Values,
+    /// What is counted beside these, by those who count often.
+    tallies: Mutex<Vec<Arc<Values>>>,
+}
+
+type Values = [AtomicU64; Counter::COUNT];
+
+/// What one owner counts, who alone adds to it: that takes no instruction that the processors have to agree about.
+#[derive(Debug)]
+pub struct Tally {
+    counters: Arc<Counters>,
+    values: Arc<Values>,
 }
 
 impl Counters {
@@ -29,9 +42,23 @@ impl Counters {
         self.values[counter as usize].fetch_add(by, Ordering::Relaxed);
     }
 
+    /// For one who counts often.
+    pub(crate) fn tally(self: &Arc<Self>) -> Tally {
+        let values = Arc::<Values>::default();
+        self.tallies.lock().push(Arc::clone(&values));
+        Tally {
+            counters: Arc::clone(self),
+            values,
+        }
+    }
+
     /// What a counter stands at.
     pub fn value(&self, counter: Counter) -> u64 {
-        self.values[counter as usize].load(Ordering::Relaxed)
+        let tallies = self.tallies.lock();
+        (tallies.iter().map(|values| &**values))
+            .chain([&self.values])
+            .map(|values| values[counter as usize].load(Ordering::Relaxed))
+            .fold(0, u64::wrapping_add)
     }
 
     /// What the counter with this name stands at; none if there is no such counter.
@@ -52,6 +79,27 @@ impl Counters {
                 _ => (name, value),
             }
         })
+    }
+}
+
+impl Tally {
+    /// Adds to a counter.
+    #[inline]
+    pub(crate) fn count(&mut self, counter: Counter, by: u64) {
+        let value = &self.values[counter as usize];
+        let after = value.load(Ordering::Relaxed).wrapping_add(by);
+        value.store(after, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Tally {
+    /// What was counted stays.
+    fn drop(&mut self) {
+        let mut tallies = self.counters.tallies.lock();
+        tallies.retain(|values| !Arc::ptr_eq(values, &self.values));
+        for (total, value) in self.counters.values.iter().zip(&*self.values) {
+            total.fetch_add(value.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 }
 
@@ -102,6 +150,21 @@ mod tests {
             (counters.len(), names.len()),
             (Counter::COUNT, Counter::COUNT)
         );
+    }
+
+    #[test]
+    fn what_owners_count_is_counted_once_and_stays() {
+        let counters = Arc::<Counters>::default();
+        let (mut one, mut other) = (counters.tally(), counters.tally());
+        one.count(Counter::SentPackets, 3);
+        other.count(Counter::SentPackets, 4);
+        counters.count(Counter::SentPackets, 1);
+        assert_eq!(counters.value(Counter::SentPackets), 8);
+        drop(one);
+        assert_eq!(counters.value(Counter::SentPackets), 8);
+        other.count(Counter::SentPackets, 2);
+        drop(other);
+        assert_eq!(counters.value(Counter::SentPackets), 10);
     }
 
     #[test]

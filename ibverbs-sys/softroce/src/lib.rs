@@ -38,6 +38,7 @@
 //! | [`path`] | the ways to a peer: within the process without packets, else by the network |
 //! | `net`, `engine` | its sockets, GIDs and packets with their ICRC; the thread that is there when nobody polls |
 //! | [`path`], [`same_host`] | the ways to a peer: within the process, between processes of the host, or by packets |
+//! | `spin` | the mutex of what each message needs |
 //! | [`config`], [`fault`], [`mod@counters`] | what the environment says; accidents at will; what is counted |
 //! | [`proto`] | the transport, free of input and output: RC, UC, UD and XRC queue pairs as state machines |
 //! | `sim` (feature `sim`) | a network in virtual time that the transport is tested on |
@@ -63,6 +64,7 @@ pub mod receive;
 pub mod same_host;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
+mod spin;
 pub mod wire;
 pub mod xrc;
 

@@ -24,7 +24,7 @@ use crate::path::Way;
 use crate::proto::{Mtu, Step, Time};
 use crate::queue_pair::{self, QueuePair, Sender};
 use crate::same_host::{self, Neighbourhood, Publication};
-use crate::{memory, multicast, receive};
+use crate::{memory, multicast, receive, spin};
 
 mod channel;
 mod device;
@@ -61,7 +61,7 @@ pub(crate) struct Nic {
     /// What is still to come of the configuration's schedule, the next at the end.
     schedule: Mutex<Vec<(Time, Scheduled)>>,
     schedule_alarm: Alarm,
-    receiver: Mutex<Receiver>,
+    receiver: spin::Mutex<Receiver>,
     /// The engine wanted to receive while another thread did.
     refused: AtomicBool,
     /// Answers are left to a later look.
@@ -110,9 +110,8 @@ impl Nic {
         let nic = NIC.try_lock().and_then(|nic| nic.clone());
         if let Some(nic) = nic
             && nic.owes_answers.load(Ordering::Relaxed)
-            && let Some(mut receiver) = nic.receiver.try_lock_for(FAREWELL)
         {
-            nic.answer_all(&mut receiver);
+            nic.answer_all(FAREWELL);
         }
     }
 
@@ -159,6 +158,7 @@ impl Nic {
             shared_queues: receive::Directory::default(),
             groups: multicast::Groups::new(),
             deadlines,
+            receiver: spin::Mutex::new(Receiver::new(&counters)),
             counters,
             faults,
             direct: Way::Direct.is_allowed(config.path) && !network.is_captured(),
@@ -166,7 +166,6 @@ impl Nic {
             deadlines_alarm,
             schedule: Mutex::new(schedule),
             schedule_alarm: Alarm::new(),
-            receiver: Mutex::new(Receiver::new()),
             refused: AtomicBool::new(false),
             owes_answers: AtomicBool::new(false),
             backlog: AtomicU32::new(0),

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use ibverbs_sys::ibv_event_type;
-use parking_lot::Mutex;
 
 use crate::context::{Context, Element, Refusal, Shared, Usage};
 use crate::limits;
 use crate::proto::Time;
+use crate::spin::Mutex;
 
 use super::moderation::{self, Moderation, Verdict};
 use super::{CompletionChannel, Deadlines, Entry};

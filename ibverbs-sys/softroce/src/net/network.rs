@@ -17,7 +17,7 @@ use super::socket::{Interface, Socket};
 use super::{address, route};
 use crate::capture::Capture;
 use crate::config::{Config, Segmentation};
-use crate::counters::Counters;
+use crate::counters::{Counters, Tally};
 use crate::engine::Timers;
 use crate::fault::Faults;
 use crate::proto::{Arrival, Brief, Counter, Mtu, Path, Time};
@@ -333,6 +333,7 @@ impl Network {
     pub(crate) fn receive_shared(
         &self,
         links: &[Arc<Link>],
+        tally: &mut Tally,
         mut deliver: impl FnMut(&Arrival, &Delivery<'_>),
         mut go_on: impl FnMut(u32),
     ) -> usize {
@@ -354,8 +355,8 @@ impl Network {
                 }
             });
             if packets > 0 {
-                self.counters.count(Counter::ReceivedPackets, packets);
-                self.counters.count(Counter::ReceivedBytes, bytes);
+                tally.count(Counter::ReceivedPackets, packets);
+                tally.count(Counter::ReceivedBytes, bytes);
             }
             count += received.unwrap_or(0);
             link.resume(&mut go_on);

@@ -7,6 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::Nic;
 use super::receiver::Care;
+use crate::counters::Tally;
 use crate::engine::{self, Look};
 use crate::net::{self, Endpoints};
 use crate::proto::{Counter, Mtu, Path, Run, Time};
@@ -89,6 +90,10 @@ impl queue_pair::Device for Nic {
 
     fn count(&self, counter: Counter, by: u64) {
         self.counters.count(counter, by);
+    }
+
+    fn tally(&self) -> Tally {
+        self.counters.tally()
     }
 
     fn is_direct(&self) -> bool {

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::thread;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::Nic;
 use super::sockets::Sockets;
 use super::unanswered::Unanswered;
+use crate::counters::{Counters, Tally};
 use crate::engine::{Engine, Look};
 use crate::multicast;
 use crate::net::{self, Delivery, Inbox};
@@ -26,16 +28,19 @@ pub(super) struct Receiver {
     /// The peers of the host, as they are known here.
     neighbours: same_host::Known,
     sockets: Sockets,
+    /// What it counts at each message of a peer of the host.
+    tally: Tally,
 }
 
 impl Receiver {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(counters: &Arc<Counters>) -> Self {
         Self {
             inbox: Inbox::new(),
             touched: Vec::new(),
             unanswered: Unanswered::default(),
             neighbours: same_host::Known::nobody(),
             sockets: Sockets::default(),
+            tally: counters.tally(),
         }
     }
 }
@@ -205,6 +210,7 @@ impl Nic {
             touched,
             neighbours,
             unanswered,
+            tally,
             ..
         } = receiver;
         let is_quiet = care == Care::Wake;
@@ -214,6 +220,7 @@ impl Nic {
         let mut is_urgent = false;
         let count = self.network.receive_shared(
             neighbours.links(),
+            tally,
             |arrival, delivery| match delivery {
                 Delivery::Packet(packet) => {
                     is_urgent = true;
@@ -337,9 +344,15 @@ impl Nic {
         }
     }
 
-    /// Answers all that is not answered yet.
-    pub(super) fn answer_all(&self, receiver: &mut Receiver) {
-        self.answer(self.now(), &mut receiver.touched, false);
+    /// Answers all that is not answered yet, unless another thread receives for longer than this.
+    pub(super) fn answer_all(&self, patience: Duration) {
+        let deadline = self.now() + patience;
+        while self.now() < deadline {
+            if let Some(mut receiver) = self.receiver.try_lock() {
+                return self.answer(self.now(), &mut receiver.touched, false);
+            }
+            thread::yield_now();
+        }
     }
 }
 

@@ -81,6 +81,7 @@ impl QueuePair {
             attached,
             notes,
             partner,
+            tally,
         }) = self.near(mine)
         else {
             return 0;
@@ -130,7 +131,7 @@ impl QueuePair {
             return 0;
         }
         transport.skip(packets);
-        self.device().count(Counter::SharedMessages, done as u64);
+        tally.count(Counter::SharedMessages, done as u64);
         if !ended.is_empty() {
             let mut host = self.surroundings(attached, notes);
             host.complete_sends(ended.iter().map(Ended::completion));

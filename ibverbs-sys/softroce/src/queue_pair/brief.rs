@@ -42,12 +42,10 @@ impl QueuePair {
                 }
                 // Of a peer that is gone the timer tells.
             }
-            if packets > 0 {
-                host.count(Counter::SentPackets, packets);
-                host.count(Counter::SentBytes, bytes);
-            }
         });
         if packets > 0 {
+            mine.tally.count(Counter::SentPackets, packets);
+            mine.tally.count(Counter::SentBytes, bytes);
             if outgoing.is_quiet() {
                 link.flush_later();
             } else {
@@ -66,6 +64,7 @@ impl QueuePair {
             attached,
             notes,
             partner,
+            tally,
         }) = self.near(mine)
         else {
             return false;
@@ -95,8 +94,8 @@ impl QueuePair {
         if link.send_brief(tag, &brief) == Err(Failure::Full) {
             link.keep(tag, Kept::Brief(brief));
         }
-        self.device().count(Counter::SentPackets, 1);
-        (self.device()).count(Counter::SentBytes, brief.bytes() as u64);
+        tally.count(Counter::SentPackets, 1);
+        tally.count(Counter::SentBytes, brief.bytes() as u64);
         true
     }
 

@@ -3,6 +3,7 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use super::QueuePair;
+use crate::counters::Tally;
 use crate::memory;
 use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::receive;
@@ -33,6 +34,9 @@ pub trait Device: fmt::Debug + Send + Sync {
 
     /// Adds to a counter.
     fn count(&self, counter: Counter, by: u64);
+
+    /// For one who counts often.
+    fn tally(&self) -> Tally;
 
     /// Whether messages to queue pairs of this NIC go there without packets now.
     fn is_direct(&self) -> bool {
@@ -106,8 +110,10 @@ pub(crate) trait Outgoing {
 #[cfg(test)]
 pub(super) mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::sync::Arc;
 
     use super::Device;
+    use crate::counters::{Counters, Tally};
     use crate::memory::Registry;
     use crate::proto::{Counter, Mtu, Path, Time};
     use crate::receive::Directory;
@@ -156,5 +162,9 @@ pub(super) mod tests {
         }
 
         fn count(&self, _: Counter, _: u64) {}
+
+        fn tally(&self) -> Tally {
+            Arc::<Counters>::default().tally()
+        }
     }
 }

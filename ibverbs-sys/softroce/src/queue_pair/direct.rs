@@ -14,12 +14,11 @@ use std::net::Ipv6Addr;
 use std::ptr;
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
-
 use super::QueuePair;
 use super::host::Surroundings;
 use super::object::Inner;
 use crate::proto::{self, Answer, Counter, Host, Part, Path, Peer, SendOperation, Service, Step};
+use crate::spin::MutexGuard;
 
 /// Whom a queue pair talks to directly.
 pub(super) struct Link {

@@ -1,4 +1,4 @@
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use ibverbs_sys::ibv_event_type;
@@ -31,7 +31,8 @@ pub(super) struct Attached {
 /// Where receive requests come from.
 #[derive(Debug)]
 pub(super) enum Receives {
-    Own(ReceiveQueue),
+    /// Under the queue pair's lock, as all of it.
+    Own(RefCell<ReceiveQueue>),
     Shared(Held<SharedReceiveQueue>),
     /// From the queues that XRC requests name, or from nowhere.
     Named,
@@ -275,7 +276,7 @@ impl Memory for Surroundings<'_> {
 impl Host for Surroundings<'_> {
     fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest> {
         match (&self.attached.receives, xrc_srq) {
-            (Receives::Own(queue), None) => queue.take(),
+            (Receives::Own(queue), None) => queue.borrow_mut().take(),
             (Receives::Shared(queue), None) => queue.take(),
             (Receives::Named, Some(number)) => self.xrc_queue(number)?.take(),
             _ => None,

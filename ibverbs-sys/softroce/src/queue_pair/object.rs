@@ -1,8 +1,8 @@
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
 use ibverbs_sys::{ibv_mig_state, ibv_qp_attr, ibv_qp_cap};
-use parking_lot::{Mutex, MutexGuard};
 
 use super::at_once::{Data, List};
 use super::create::Creation;
@@ -16,6 +16,7 @@ use super::modify::{Modification, Present, check, mtu_number, number_of};
 use super::shared::{Partner, Told};
 use super::transition::Mask;
 use crate::context::{Context, DomainId, Element, Held, Refusal, Shared, Usage};
+use crate::counters::Tally;
 use crate::engine::Alarm;
 use crate::proto::{
     self, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, Path,
@@ -23,6 +24,7 @@ use crate::proto::{
     WindowBinding, Work,
 };
 use crate::receive::ReceiveQueue;
+use crate::spin::{Mutex, MutexGuard};
 use crate::wire::Run;
 
 /// A queue pair: `ibv_qp`.
@@ -60,6 +62,8 @@ pub(super) struct Inner {
     pub(super) partner: Option<Partner>,
     /// What other processes of the host are told.
     pub(super) told: Told,
+    /// What it counts at each message.
+    pub(super) tally: Tally,
 }
 
 impl QueuePair {
@@ -76,10 +80,10 @@ impl QueuePair {
             (_, Some(queue)) => {
                 Receives::Shared(Held::new(queue).map_err(hold("the shared receive queue"))?)
             }
-            (_, None) => Receives::Own(ReceiveQueue::new(
-                capabilities.max_recv_wr,
-                capabilities.max_recv_sge,
-            )),
+            (_, None) => {
+                let queue = ReceiveQueue::new(capabilities.max_recv_wr, capabilities.max_recv_sge);
+                Receives::Own(RefCell::new(queue))
+            }
         };
         let target = creation.service == Service::XrcTarget;
         let initiator = creation.service == Service::XrcInitiator;
@@ -125,6 +129,7 @@ impl QueuePair {
                 link: None,
                 partner: None,
                 told: Told::default(),
+                tally: device.tally(),
             }),
         };
         this.forget(&mut this.inner.lock());
@@ -410,7 +415,7 @@ impl QueuePair {
             return;
         };
         if let Receives::Own(queue) = &attached.receives {
-            queue.clear();
+            queue.borrow_mut().clear();
         }
         for queue in [&attached.send_queue, &attached.receive_queue]
             .into_iter()
@@ -644,7 +649,7 @@ impl Receiver<'_> {
                 });
                 Ok(())
             }
-            _ => queue.post(request).map_err(|_| PostError::Full),
+            _ => (queue.borrow_mut().post(request)).map_err(|_| PostError::Full),
         }
     }
 }

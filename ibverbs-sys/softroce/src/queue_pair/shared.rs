@@ -13,8 +13,9 @@ use super::device::Outgoing;
 use super::host::{Attached, Notes, Surroundings};
 use super::object::Inner;
 use crate::context::Refusal;
+use crate::counters::Tally;
 use crate::proto::{
-    self, AccessFlags, Answer, Counter, Host, Memory, Part, Payload, Peer, Remote, SendOperation,
+    self, AccessFlags, Answer, Counter, Memory, Part, Payload, Peer, Remote, SendOperation,
     Service, State, Step,
 };
 use crate::same_host::{self, Access, Atomic, Knowledge, Link, Target};
@@ -46,6 +47,7 @@ pub(super) struct Near<'a> {
     pub(super) attached: &'a Attached,
     pub(super) notes: &'a mut Notes,
     pub(super) partner: &'a mut Partner,
+    pub(super) tally: &'a mut Tally,
 }
 
 /// What other processes are told of a queue pair.
@@ -98,7 +100,8 @@ impl QueuePair {
         };
         self.fail_if_overrun(&mut mine.transport, &mut host);
         if away.messages > 0 {
-            host.count(Counter::SharedMessages, away.messages.into());
+            mine.tally
+                .count(Counter::SharedMessages, away.messages.into());
         }
         mine.partner = Some(away.partner);
         step
@@ -127,6 +130,7 @@ impl QueuePair {
             notes,
             version,
             partner: Some(partner),
+            tally,
             ..
         } = mine
         else {
@@ -137,6 +141,7 @@ impl QueuePair {
             attached,
             notes,
             partner,
+            tally,
         })
     }
 

@@ -1,7 +1,5 @@
 use std::collections::VecDeque;
 
-use parking_lot::Mutex;
-
 use crate::proto::ReceiveRequest;
 
 /// There is no room for another request.
@@ -14,7 +12,7 @@ pub struct Full;
 pub struct ReceiveQueue {
     capacity: u32,
     max_segments: u32,
-    requests: Mutex<VecDeque<ReceiveRequest>>,
+    requests: VecDeque<ReceiveRequest>,
 }
 
 impl ReceiveQueue {
@@ -23,28 +21,29 @@ impl ReceiveQueue {
         Self {
             capacity,
             max_segments,
-            requests: Mutex::default(),
+            requests: VecDeque::new(),
         }
     }
 
     /// Appends a request.
-    pub fn post(&self, request: ReceiveRequest) -> Result<(), Full> {
-        let mut requests = self.requests.lock();
-        if requests.len() >= self.capacity as usize {
+    #[inline]
+    pub fn post(&mut self, request: ReceiveRequest) -> Result<(), Full> {
+        if self.requests.len() >= self.capacity as usize {
             return Err(Full);
         }
-        requests.push_back(request);
+        self.requests.push_back(request);
         Ok(())
     }
 
     /// Takes the oldest request.
-    pub fn take(&self) -> Option<ReceiveRequest> {
-        self.requests.lock().pop_front()
+    #[inline]
+    pub fn take(&mut self) -> Option<ReceiveRequest> {
+        self.requests.pop_front()
     }
 
     /// Forgets all requests, as on the way to RESET.
-    pub fn clear(&self) {
-        self.requests.lock().clear();
+    pub fn clear(&mut self) {
+        self.requests.clear();
     }
 
     /// Requests there is room for.
@@ -59,7 +58,7 @@ impl ReceiveQueue {
 
     /// Requests that nobody has taken.
     pub fn len(&self) -> usize {
-        self.requests.lock().len()
+        self.requests.len()
     }
 
     /// Whether nothing is posted.
@@ -83,7 +82,7 @@ mod tests {
 
     #[test]
     fn takes_in_the_order_of_posting_and_is_bounded() {
-        let queue = ReceiveQueue::new(2, 1);
+        let mut queue = ReceiveQueue::new(2, 1);
         queue.post(request(1)).unwrap();
         queue.post(request(2)).unwrap();
         assert_eq!(queue.post(request(3)), Err(Full));

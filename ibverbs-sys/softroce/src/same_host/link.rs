@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
@@ -25,6 +25,7 @@ use super::shared::{Map, One, Part, Rights};
 use super::wake::{Sleep, Sleeper};
 use crate::counters::Counters;
 use crate::proto::{Brief, Counter};
+use crate::spin;
 
 /// What a peer says of itself, and what it hands over.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ pub(super) struct Peer {
 pub struct Link {
     peer: Peer,
     side: Shared,
-    inbound: Mutex<Inbound>,
+    inbound: spin::Mutex<Inbound>,
     /// The slot that the next message comes in.
     next: AtomicU32,
     pub(super) backlog: Backlog,
@@ -145,7 +146,7 @@ impl Link {
                 own_lanes,
                 peer_lanes,
             },
-            inbound: Mutex::new(Inbound {
+            inbound: spin::Mutex::new(Inbound {
                 receiver,
                 bytes: vec![0; LONGEST].into(),
                 is_broken: false,

@@ -85,9 +85,6 @@ const SCHEDULE: u32 = net::DELAY + 2;
 /// How many timers run at a time.
 const TIMERS: usize = 32;
 
-/// How long a process that ends waits for a thread that is receiving.
-const FAREWELL: Duration = Duration::from_millis(10);
-
 impl Nic {
     /// The process's NIC, which is made at the first call that succeeds. It lives as long as the process.
     pub(crate) fn open() -> io::Result<Arc<Self>> {
@@ -111,7 +108,7 @@ impl Nic {
         if let Some(nic) = nic
             && nic.owes_answers.load(Ordering::Relaxed)
         {
-            nic.answer_all(FAREWELL);
+            nic.answer_all();
         }
     }
 
@@ -243,6 +240,7 @@ impl Nic {
     /// may wait for that, and the process may be about to end.
     pub(crate) fn forget(&self, queue_pair: &QueuePair) {
         self.network.send_held();
+        self.forget_recent();
         self.timers.cancel(queue_pair.number(), queue_pair.alarm());
     }
 

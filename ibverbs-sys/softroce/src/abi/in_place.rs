@@ -122,10 +122,9 @@ unsafe fn data<'a>(request: &'a ibv_send_wr, flags: u32, rules: &Rules) -> Optio
         return None;
     }
     if request.send_flags & INLINE == 0 {
-        // SAFETY: the caller's promise, of pieces that are like segments.
-        return Some(Data::Gathered(unsafe {
-            pieces(request.sg_list.cast(), count)
-        }));
+        // SAFETY: the caller's promise.
+        let list = unsafe { segments(request.sg_list, count) };
+        return Some(Data::Gathered(list));
     }
     // SAFETY: the caller's promise.
     let [piece] = (unsafe { pieces::<ibv_sge>(request.sg_list, count) }) else {
@@ -138,6 +137,16 @@ unsafe fn data<'a>(request: &'a ibv_send_wr, flags: u32, rules: &Rules) -> Optio
     // SAFETY: the caller's promise.
     let bytes = unsafe { slice::from_raw_parts(start, piece.length as usize) };
     Some(Data::Inline(bytes))
+}
+
+/// The pieces of a request, as segments.
+///
+/// # Safety
+/// As that of [`pieces`].
+#[inline]
+pub(super) unsafe fn segments<'a>(list: *const ibv_sge, count: usize) -> &'a [Segment] {
+    // SAFETY: the caller's promise, of pieces that are like segments.
+    unsafe { pieces(list.cast(), count) }
 }
 
 // A list of pieces is one of segments.

@@ -10,13 +10,14 @@ use ibverbs_sys::{
 use libc::{c_int, c_void};
 
 use super::answer::{hand_out, pointer, status};
+use super::in_place::segments;
 use super::{completion, fail, forward, guard, number, open, pd, set_errno, verb, xrc};
 use crate::census::{Counted, Kind};
 use crate::completion::CompletionQueue;
 use crate::context::{Held, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::nic::Nic;
-use crate::proto::{ReceiveRequest, Segment};
+use crate::proto::ReceiveRequest;
 use crate::receive::{SharedReceiveQueue, XrcBinding};
 use crate::xrc::XrcDomain;
 
@@ -52,25 +53,9 @@ pub(crate) unsafe fn request(
     if count > max_segments || (count > 0 && wr.sg_list.is_null()) {
         return Err(Refusal::Invalid);
     }
-    let segments = (0..count as usize).map(|place| {
-        // SAFETY: the caller's promise.
-        let segment = unsafe { &*wr.sg_list.add(place) };
-        Segment {
-            address: segment.addr,
-            length: segment.length,
-            key: segment.lkey,
-        }
-    });
-    let segments = segments.collect::<crate::proto::GatherList>();
-    let length = segments
-        .iter()
-        .map(|segment| u64::from(segment.length))
-        .sum();
-    Ok(ReceiveRequest {
-        id: wr.wr_id,
-        segments,
-        length,
-    })
+    // SAFETY: the caller's promise.
+    let list = unsafe { segments(wr.sg_list, count as usize) };
+    Ok(ReceiveRequest::new(wr.wr_id, list))
 }
 
 /// `ibv_create_srq(3)`

@@ -8,13 +8,13 @@ use ibverbs_sys::{
 };
 use libc::c_int;
 
-use super::in_place::{Requests, saying};
+use super::in_place::{Requests, saying, segments};
 use super::queue_pair::{Object, object};
 use super::{ah, number, verb};
 use crate::fault::Verb;
 use crate::memory::window_access;
 use crate::proto::{
-    GatherList, Inline, ReceiveRequest, Remote, Segment, SendOperation, Service, WindowBinding,
+    Inline, ReceiveRequest, Remote, Segment, SendOperation, Service, WindowBinding,
 };
 use crate::queue_pair::{Address, Draft, PostError, Rules};
 
@@ -90,15 +90,8 @@ pub(super) unsafe extern "C" fn post_recv(
                 .and_then(|count| queue_pair.rules().receive_segments(count))
                 .and_then(|count| {
                     // SAFETY: the caller gives so many pieces.
-                    let segments: GatherList = unsafe { pieces(request.sg_list, count) }
-                        .iter()
-                        .map(segment)
-                        .collect();
-                    receiver.post(ReceiveRequest {
-                        id: request.wr_id,
-                        length: segments.iter().map(|s| u64::from(s.length)).sum(),
-                        segments,
-                    })
+                    let list = unsafe { segments(request.sg_list, count) };
+                    receiver.post(ReceiveRequest::new(request.wr_id, list))
                 });
             if let Err(error) = posted {
                 // SAFETY: the caller has room for a pointer.

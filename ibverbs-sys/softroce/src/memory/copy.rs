@@ -406,7 +406,24 @@ impl fmt::Debug for DeviceMemory {
 ///
 /// # Safety
 /// The bytes are mapped.
+#[inline]
 pub(crate) unsafe fn read(address: usize, out: &mut [u8]) {
+    match <&mut [u8; 8]>::try_from(&mut *out) {
+        Ok(word) if address.is_multiple_of(8) => {
+            // SAFETY: the caller's promise, and it is aligned.
+            let value = unsafe { atomic::<AtomicU64>(address) }.load(Ordering::Relaxed);
+            *word = value.to_ne_bytes();
+        }
+        // SAFETY: the caller's promise.
+        _ => unsafe { read_pieces(address, out) },
+    }
+}
+
+/// As [`read`].
+///
+/// # Safety
+/// As that of [`read`].
+unsafe fn read_pieces(address: usize, out: &mut [u8]) {
     let mut done = 0;
     while done < out.len() {
         let (place, rest) = (address + done, &mut out[done..]);
@@ -442,7 +459,24 @@ pub(crate) unsafe fn read(address: usize, out: &mut [u8]) {
 ///
 /// # Safety
 /// The bytes are mapped and may be written.
+#[inline]
 pub(crate) unsafe fn write(address: usize, data: &[u8]) {
+    match <[u8; 8]>::try_from(data) {
+        Ok(word) if address.is_multiple_of(8) => {
+            // SAFETY: the caller's promise, and it is aligned.
+            let place = unsafe { atomic::<AtomicU64>(address) };
+            place.store(u64::from_ne_bytes(word), Ordering::Release);
+        }
+        // SAFETY: the caller's promise.
+        _ => unsafe { write_pieces(address, data) },
+    }
+}
+
+/// As [`write`].
+///
+/// # Safety
+/// As that of [`write`].
+unsafe fn write_pieces(address: usize, data: &[u8]) {
     let mut done = 0;
     while done < data.len() {
         let (place, rest) = (address + done, &data[done..]);

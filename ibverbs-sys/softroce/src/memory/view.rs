@@ -1,9 +1,12 @@
 #![forbid(unsafe_code)]
 
+use std::ops::Range;
+
 use crate::context::DomainId;
 use crate::proto::{AccessFlags, LocalFault, Memory, Remote, RemoteFault, Segment, WindowBinding};
 
 use super::Registry;
+use super::copy::Inaccessible;
 use super::registry::{Entries, Found};
 
 /// Memory as a queue pair sees it: that of its protection domain, and type 2 windows bound through it.
@@ -55,6 +58,44 @@ impl<'a> View<'a> {
         found.ok()
     }
 
+    /// Goes through the parts of a list that hold `length` bytes from `offset` on: where they are, and which of the bytes they
+    /// hold.
+    #[inline]
+    fn walk(
+        &self,
+        list: &[Segment],
+        offset: u32,
+        length: usize,
+        write: bool,
+        mut visit: impl FnMut(&Found<'_>, Range<usize>) -> Result<(), Inaccessible>,
+    ) -> Result<(), LocalFault> {
+        self.registry.with(|entries| {
+            let mut part = |segment: &Segment, skip: u64, bytes: Range<usize>| {
+                let address = (segment.address.checked_add(skip)).ok_or(LocalFault::Protection)?;
+                let length = bytes.len() as u64;
+                let found = entries.local(self.domain, segment.key, address, length, write)?;
+                visit(&found, bytes).map_err(|_| LocalFault::Protection)
+            };
+            // Mostly it is one, and short.
+            if let [only] = list
+                && offset == 0
+                && (1..=only.length as usize).contains(&length)
+            {
+                return part(only, 0, 0..length);
+            }
+            let mut done = 0;
+            for (segment, skip, length) in pieces(list, offset, length) {
+                part(segment, skip, done..done + length)?;
+                done += length;
+            }
+            if done == length {
+                Ok(())
+            } else {
+                Err(LocalFault::Protection)
+            }
+        })
+    }
+
     fn atomic(
         &self,
         key: u32,
@@ -74,27 +115,10 @@ impl<'a> View<'a> {
 }
 
 impl Memory for View<'_> {
+    #[inline]
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
-        self.registry.with(|entries| {
-            let mut done = 0;
-            for (segment, skip, length) in pieces(list, offset, out.len()) {
-                let address = segment
-                    .address
-                    .checked_add(skip)
-                    .ok_or(LocalFault::Protection)?;
-                let found =
-                    entries.local(self.domain, segment.key, address, length as u64, false)?;
-                found
-                    .span
-                    .read(found.offset, &mut out[done..done + length])
-                    .map_err(|_| LocalFault::Protection)?;
-                done += length;
-            }
-            if done == out.len() {
-                Ok(())
-            } else {
-                Err(LocalFault::Protection)
-            }
+        self.walk(list, offset, out.len(), false, |found, bytes| {
+            found.span.read(found.offset, &mut out[bytes])
         })
     }
 
@@ -126,27 +150,10 @@ impl Memory for View<'_> {
         })
     }
 
+    #[inline]
     fn scatter(&self, list: &[Segment], offset: u32, data: &[u8]) -> Result<(), LocalFault> {
-        self.registry.with(|entries| {
-            let mut done = 0;
-            for (segment, skip, length) in pieces(list, offset, data.len()) {
-                let address = segment
-                    .address
-                    .checked_add(skip)
-                    .ok_or(LocalFault::Protection)?;
-                let found =
-                    entries.local(self.domain, segment.key, address, length as u64, true)?;
-                found
-                    .span
-                    .write(found.offset, &data[done..done + length])
-                    .map_err(|_| LocalFault::Protection)?;
-                done += length;
-            }
-            if done == data.len() {
-                Ok(())
-            } else {
-                Err(LocalFault::Protection)
-            }
+        self.walk(list, offset, data.len(), true, |found, bytes| {
+            found.span.write(found.offset, &data[bytes])
         })
     }
 

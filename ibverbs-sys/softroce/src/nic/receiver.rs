@@ -15,8 +15,9 @@ use crate::engine::{Engine, Look};
 use crate::multicast;
 use crate::net::{self, Delivery, Inbox};
 use crate::proto::{Arrival, Brief, Counter, Prospect, Time};
-use crate::queue_pair::QueuePair;
+use crate::queue_pair::{QueuePair, Recent};
 use crate::same_host::{self, Neighbourhood};
+use crate::spin;
 use crate::wire::Run;
 
 /// What the one thread that receives has in hand.
@@ -25,6 +26,8 @@ pub(super) struct Receiver {
     /// The queue pairs that got packets of this batch, or of one before and have not answered yet.
     pub(super) touched: Vec<Arc<QueuePair>>,
     unanswered: Unanswered,
+    /// The queue pair that the last brief was for.
+    recent: Recent,
     /// The peers of the host, as they are known here.
     neighbours: same_host::Known,
     sockets: Sockets,
@@ -38,6 +41,7 @@ impl Receiver {
             inbox: Inbox::new(),
             touched: Vec::new(),
             unanswered: Unanswered::default(),
+            recent: Recent::default(),
             neighbours: same_host::Known::nobody(),
             sockets: Sockets::default(),
             tally: counters.tally(),
@@ -64,6 +68,9 @@ const BACKLOG: u32 = 256;
 
 /// Packets of the sockets that come together at most for their acknowledgement to wait: where more are under way it shall not.
 const FEW: usize = 4;
+
+/// How long a thread that receives is waited for where something ends.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Batches that one who refused the engine fetches in its place.
 pub(super) const OWED: usize = 4;
@@ -210,6 +217,7 @@ impl Nic {
             touched,
             neighbours,
             unanswered,
+            recent,
             tally,
             ..
         } = receiver;
@@ -227,7 +235,7 @@ impl Nic {
                     self.deliver(now(), arrival, &Run::alone(*packet), touched);
                 }
                 Delivery::Brief(brief) => {
-                    let prospect = self.deliver_brief(now(), arrival, brief, touched);
+                    let prospect = self.deliver_brief(now(), arrival, brief, touched, recent);
                     is_urgent |= prospect == Prospect::Urgent;
                 }
             },
@@ -328,14 +336,15 @@ impl Nic {
         arrival: &Arrival,
         brief: &Brief,
         touched: &mut Vec<Arc<QueuePair>>,
+        recent: &mut Recent,
     ) -> Prospect {
         let number = brief.destination;
-        if let Some(last) = touched.last().filter(|last| last.number() == number) {
-            last.receive_brief(now, arrival, brief)
-        } else if let Some(found) = self.queue_pairs.find(number) {
+        if let Some(found) = self.queue_pairs.find_again(number, recent) {
             let prospect = found.receive_brief(now, arrival, brief);
-            if prospect != Prospect::Nothing {
-                touch(touched, found);
+            if prospect != Prospect::Nothing
+                && !touched.iter().any(|known| Arc::ptr_eq(known, found))
+            {
+                touched.push(Arc::clone(found));
             }
             prospect
         } else {
@@ -344,12 +353,27 @@ impl Nic {
         }
     }
 
-    /// Answers all that is not answered yet, unless another thread receives for longer than this.
-    pub(super) fn answer_all(&self, patience: Duration) {
-        let deadline = self.now() + patience;
-        while self.now() < deadline {
-            if let Some(mut receiver) = self.receiver.try_lock() {
-                return self.answer(self.now(), &mut receiver.touched, false);
+    /// Answers all that is not answered yet, unless another thread receives for long.
+    pub(super) fn answer_all(&self) {
+        if let Some(mut receiver) = self.receiver_soon() {
+            self.answer(self.now(), &mut receiver.touched, false);
+        }
+    }
+
+    /// Forgets what it remembers of queue pairs, of which one is going away.
+    pub(super) fn forget_recent(&self) {
+        if let Some(mut receiver) = self.receiver_soon() {
+            receiver.recent = Recent::default();
+        }
+    }
+
+    /// The receiver, unless another thread has it for long.
+    fn receiver_soon(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
+        let deadline = self.now() + PATIENCE;
+        loop {
+            let receiver = self.receiver.try_lock();
+            if receiver.is_some() || self.now() > deadline {
+                return receiver;
             }
             thread::yield_now();
         }

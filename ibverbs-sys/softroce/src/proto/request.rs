@@ -145,6 +145,27 @@ pub struct ReceiveRequest {
     pub length: u64,
 }
 
+impl ReceiveRequest {
+    /// A request with this number, for a message that goes there.
+    #[inline]
+    pub fn new(id: u64, segments: &[Segment]) -> Self {
+        // Mostly it is one.
+        let (list, length) = if let &[only] = segments {
+            let mut list = GatherList::new();
+            list.push(only);
+            (list, only.length.into())
+        } else {
+            let lengths = segments.iter().map(|segment| u64::from(segment.length));
+            (segments.into(), lengths.sum())
+        };
+        Self {
+            id,
+            segments: list,
+            length,
+        }
+    }
+}
+
 /// How a request ended: `ibv_wc_status` with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]

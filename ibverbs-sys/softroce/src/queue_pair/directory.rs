@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -18,6 +18,16 @@ pub struct Directory<T = QueuePair> {
     slot: u32,
     next: AtomicU32,
     queue_pairs: RwLock<HashMap<u32, Arc<T>, BuildHasherDefault<Spread>>>,
+    /// Another one after each change.
+    version: AtomicU64,
+}
+
+/// What was found last.
+#[derive(Debug)]
+pub struct Recent<T = QueuePair> {
+    number: u32,
+    version: u64,
+    found: Option<Arc<T>>,
 }
 
 /// There are as many queue pairs as there may be.
@@ -61,6 +71,7 @@ impl<T> Directory<T> {
             slot: u32::from(slot & 0xf) << NUMBER_BITS,
             next: AtomicU32::new(start % NUMBERS),
             queue_pairs: RwLock::default(),
+            version: AtomicU64::new(0),
         }
     }
 
@@ -80,6 +91,7 @@ impl<T> Directory<T> {
             .ok_or(Exhausted)?;
         let queue_pair = make(number)?;
         queue_pairs.insert(number, Arc::clone(&queue_pair));
+        self.version.fetch_add(1, Ordering::Release);
         Ok(queue_pair)
     }
 
@@ -88,9 +100,25 @@ impl<T> Directory<T> {
         self.queue_pairs.read().get(&number).cloned()
     }
 
+    /// The same, for one who mostly looks for the one that he found last: then nothing is locked, nor counted.
+    #[inline]
+    pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
+        let version = self.version.load(Ordering::Acquire);
+        if (recent.number, recent.version) != (number, version) {
+            *recent = Recent {
+                number,
+                version,
+                found: self.find(number),
+            };
+        }
+        recent.found.as_ref()
+    }
+
     /// Takes a queue pair off the list: packets no longer find it.
     pub fn remove(&self, number: u32) -> Option<Arc<T>> {
-        self.queue_pairs.write().remove(&number)
+        let mut queue_pairs = self.queue_pairs.write();
+        self.version.fetch_add(1, Ordering::Release);
+        queue_pairs.remove(&number)
     }
 
     /// How many there are.
@@ -106,6 +134,16 @@ impl<T> Directory<T> {
     /// All of them, as they are at this moment, in no order.
     pub fn all(&self) -> Vec<Arc<T>> {
         self.queue_pairs.read().values().cloned().collect()
+    }
+}
+
+impl<T> Default for Recent<T> {
+    fn default() -> Self {
+        Self {
+            number: 0,
+            version: 0,
+            found: None,
+        }
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) use batch::Batch;
 pub(crate) use create::{Creation, service_of};
 pub(crate) use device::Outgoing;
 pub use device::{Device, Neighbour};
-pub use directory::{Directory, Exhausted};
+pub use directory::{Directory, Exhausted, Recent};
 pub(crate) use draft::{Address, Draft, Rules, SendFlags};
 pub(crate) use error::{CreateError, PostError};
 pub(crate) use handles::Handle;

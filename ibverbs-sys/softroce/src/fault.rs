@@ -92,10 +92,17 @@ impl Faults {
     }
 
     /// Counts a call of a verb; the error that it shall fail with.
+    #[inline]
     pub(crate) fn check(&self, verb: Verb) -> Result<(), Errno> {
-        if !self.failing.load(Ordering::Relaxed) {
-            return Ok(());
+        if self.failing.load(Ordering::Relaxed) {
+            self.count_down(verb)
+        } else {
+            Ok(())
         }
+    }
+
+    #[cold]
+    fn count_down(&self, verb: Verb) -> Result<(), Errno> {
         let mut failures = self.failures.lock();
         let mut failed = None;
         failures.retain_mut(|failure| {

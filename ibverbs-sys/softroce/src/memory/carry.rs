@@ -20,7 +20,7 @@ impl View<'_> {
         offset: u32,
         length: u32,
     ) -> Result<(), LocalFault> {
-        self.registry().with(|entries| {
+        self.registry().with(self.queue_pair(), |entries| {
             self.find_local(entries, list, offset, length as usize, false)
                 .map(drop)
                 .ok_or(LocalFault::Protection)
@@ -38,7 +38,7 @@ impl View<'_> {
         to: Place<'_>,
     ) -> Result<(), Misplaced> {
         let length = length as usize;
-        self.registry().with(|entries| {
+        self.registry().with(self.queue_pair(), |entries| {
             if let (Payload::Gathered(list), Place::Remote(remote)) = (message, to)
                 && let [only] = list[..]
             {
@@ -88,7 +88,7 @@ impl View<'_> {
         from: Remote,
     ) -> Result<(), Misplaced> {
         let length = length as usize;
-        self.registry().with(|entries| {
+        self.registry().with(self.queue_pair(), |entries| {
             let from = peer
                 .find_remote(entries, from, length, AccessFlags::REMOTE_READ)
                 .ok_or(Misplaced::There)?;
@@ -119,7 +119,7 @@ impl View<'_> {
                 let bytes = bytes.get(offset as usize..)?.get(..length)?;
                 (!write).then(|| act(&[Piece::of(bytes)]))
             }
-            Payload::Gathered(list) => self.registry().with(|entries| {
+            Payload::Gathered(list) => self.registry().with(self.queue_pair(), |entries| {
                 let found = self.find_local(entries, list, offset, length, write)?;
                 let pieces: Option<SmallVec<[Piece<'_>; 4]>> = found
                     .iter()

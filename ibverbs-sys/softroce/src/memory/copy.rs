@@ -79,6 +79,15 @@ impl<'a> Piece<'a> {
         self.length
     }
 
+    /// How many those of a list are. Most lists have one.
+    #[inline]
+    pub(crate) fn total(list: &[Self]) -> usize {
+        match list {
+            [only] => only.length,
+            list => list.iter().map(Self::length).sum(),
+        }
+    }
+
     /// Whether they may be written.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable

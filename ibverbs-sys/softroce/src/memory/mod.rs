@@ -14,6 +14,7 @@ pub(crate) mod copy;
 mod extents;
 mod kernel;
 mod mapping;
+mod read_mostly;
 mod region;
 mod registry;
 mod segment;

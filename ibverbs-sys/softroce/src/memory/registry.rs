@@ -4,14 +4,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-
 use crate::context::{DomainId, Refusal};
 use crate::limits;
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, Segment, WindowBinding};
 
 use crate::same_host::{FilePlace, Neighbourhood, Region as Told};
 
+use super::read_mostly::{Changing, ReadMostly, Reading};
 use super::region::{Region, offset};
 use super::table::Table;
 use super::window::{Binding, Window};
@@ -22,10 +21,10 @@ use super::{
 
 /// All memory regions and windows of a NIC.
 ///
-/// A copy holds the lock shared from the check of its key to its last byte. So when a
-/// registration ends, which takes the lock alone, no copy is under way, and none begins any more.
+/// A copy reads the entries from the check of its key to its last byte. So when a registration ends, which
+/// changes them, no copy is under way, and none begins any more.
 pub struct Registry {
-    entries: RwLock<Entries>,
+    entries: ReadMostly<Entries>,
     /// Bytes of device memory that are in use.
     device_memory: AtomicU64,
     arena: OnceLock<Option<Arc<Arena>>>,
@@ -34,7 +33,7 @@ pub struct Registry {
 }
 
 /// The regions, none of which comes or goes as long as this is around.
-pub(crate) struct Regions<'a>(RwLockReadGuard<'a, Entries>);
+pub(crate) struct Regions<'a>(Reading<'a, Entries>);
 
 impl Regions<'_> {
     /// Bytes that a queue pair of a domain names as its own. None: it may not, or they may not be there.
@@ -87,7 +86,7 @@ impl Registry {
             windows: 0,
         };
         Self {
-            entries: RwLock::new(entries),
+            entries: ReadMostly::new(entries),
             device_memory: AtomicU64::new(0),
             arena: OnceLock::new(),
             neighbourhood: OnceLock::new(),
@@ -106,7 +105,7 @@ impl Registry {
 
     /// What the first slot of the table is counted as in keys.
     pub(crate) fn key_base(&self) -> u32 {
-        self.entries.read().table.base()
+        self.entries.read(0).table.base()
     }
 
     /// Tells peers what is in a slot now, in the place of what they were told before.
@@ -126,20 +125,20 @@ impl Registry {
         let Some(neighbourhood) = self.neighbourhood.get() else {
             return Ok(());
         };
-        if self.entries.read().told(slot).is_none() {
+        if self.entries.read(0).told(slot).is_none() {
             return Ok(());
         }
         neighbourhood.retract_region(slot);
         let result = neighbourhood.wait_for_visitors();
         if result.is_err() {
-            self.publish(&self.entries.write(), slot);
+            self.publish(&self.entries.change(), slot);
         }
         result
     }
 
     /// Where a peer of the same host finds a region's bytes, and how much of its memory: see [`Span::place`].
     pub fn place(&self, key: u32) -> Option<(Arc<Block>, Place)> {
-        let entries = self.entries.read();
+        let entries = self.entries.read(0);
         let (_, region) = entries.region(key).ok()?;
         let (block, place) = region.span.place()?;
         Some((Arc::clone(block), place))
@@ -175,7 +174,7 @@ impl Registry {
             access,
         } = attributes;
         check_range(start, &span)?;
-        let mut entries = self.entries.write();
+        let mut entries = self.entries.change();
         if entries.regions >= limits::MAX_MR {
             return Err(Refusal::Exhausted);
         }
@@ -221,14 +220,14 @@ impl Registry {
         &self,
         key: u32,
         check: impl Fn(&Region) -> Result<(), Refusal>,
-    ) -> Result<(RwLockWriteGuard<'_, Entries>, u32), Refusal> {
+    ) -> Result<(Changing<'_, Entries>, u32), Refusal> {
         let find = |entries: &Entries| {
             let (number, region) = entries.region(key)?;
             check(region).map(|()| number)
         };
-        let number = find(&self.entries.read())?;
+        let number = find(&self.entries.read(0))?;
         self.vacate(number)?;
-        let entries = self.entries.write();
+        let entries = self.entries.change();
         // Another thread may have come in between.
         match find(&entries) {
             Ok(number) => Ok((entries, number)),
@@ -254,7 +253,7 @@ impl Registry {
 
     /// Makes a window that is not bound; its key.
     pub fn allocate_window(&self, domain: DomainId, kind: WindowKind) -> Result<u32, Refusal> {
-        let mut entries = self.entries.write();
+        let mut entries = self.entries.change();
         if entries.windows >= limits::MAX_MW {
             return Err(Refusal::Exhausted);
         }
@@ -275,9 +274,9 @@ impl Registry {
             let is_window = matches!(entries.table.get(number), Some(Entry::Window(_)));
             is_window.then_some(number).ok_or(Refusal::Invalid)
         };
-        let number = find(&self.entries.read())?;
+        let number = find(&self.entries.read(0))?;
         self.vacate(number)?;
-        let mut entries = self.entries.write();
+        let mut entries = self.entries.change();
         find(&entries)?;
         entries.unbind(number);
         entries.table.remove(number);
@@ -289,7 +288,7 @@ impl Registry {
     /// A queue pair is gone: frees the type 2 windows that only it served, so that no later queue pair
     /// with its number does.
     pub fn release_queue_pair(&self, queue_pair: u32) {
-        let mut entries = self.entries.write();
+        let mut entries = self.entries.change();
         if entries.windows == 0 {
             return;
         }
@@ -321,7 +320,7 @@ impl Registry {
         length: u64,
         write: bool,
     ) -> Result<usize, Refusal> {
-        let entries = self.entries.read();
+        let entries = self.entries.read(0);
         let number = entries.table.slot_of(key).ok_or(Refusal::Fault)?;
         let Some(Entry::Region(region)) = entries.table.get(number) else {
             return Err(Refusal::Invalid);
@@ -342,16 +341,16 @@ impl Registry {
         Ok(region.span.address().wrapping_add(offset as usize))
     }
 
-    /// The regions, for a while that is not long: whoever wants to change something waits.
+    /// The regions, for a queue pair and a while that is not long: whoever wants to change something waits.
     #[inline]
-    pub(crate) fn regions(&self) -> Regions<'_> {
-        Regions(self.entries.read())
+    pub(crate) fn regions(&self, queue_pair: u32) -> Regions<'_> {
+        Regions(self.entries.read(queue_pair))
     }
 
-    /// Runs `body` with the entries, which do not change meanwhile.
+    /// Runs `body`, for a queue pair, with the entries, which do not change meanwhile.
     #[inline]
-    pub(super) fn with<T>(&self, body: impl FnOnce(&Entries) -> T) -> T {
-        body(&self.entries.read())
+    pub(super) fn with<T>(&self, queue_pair: u32, body: impl FnOnce(&Entries) -> T) -> T {
+        body(&self.entries.read(queue_pair))
     }
 
     /// Binds a window (IBTA 10.6.7.2, 11.4.1.1).
@@ -361,11 +360,11 @@ impl Registry {
         queue_pair: u32,
         wanted: &WindowBinding,
     ) -> Result<(), LocalFault> {
-        let slot = self.entries.read().table.slot_of(wanted.window);
+        let slot = self.entries.read(0).table.slot_of(wanted.window);
         if let Some(slot) = slot {
             self.vacate(slot).map_err(|_| LocalFault::Bind)?;
         }
-        let mut entries = self.entries.write();
+        let mut entries = self.entries.change();
         let bound = entries.bind(domain, queue_pair, wanted);
         if let Some(slot) = slot {
             self.publish(&entries, slot);
@@ -386,9 +385,9 @@ impl Registry {
             let is_served = window.domain == domain && binding.queue_pair == Some(queue_pair);
             is_served.then_some(number)
         };
-        let number = find(&self.entries.read())?;
+        let number = find(&self.entries.read(0))?;
         self.vacate(number).ok()?;
-        let mut entries = self.entries.write();
+        let mut entries = self.entries.change();
         find(&entries)?;
         entries.unbind(number);
         self.publish(&entries, number);
@@ -582,7 +581,7 @@ impl Entries {
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.entries.read();
+        let entries = self.entries.read(0);
         f.debug_struct("Registry")
             .field("regions", &entries.regions)
             .field("windows", &entries.windows)
@@ -590,7 +589,6 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// Addresses must not wrap, neither those of requests nor those of the memory.
 /// What is told of a part of a region: from an offset on so many bytes, which requests count from `start`.
 fn tell(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Told> {
     let (offset, length) = part;
@@ -613,6 +611,7 @@ fn tell(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> O
     })
 }
 
+/// Addresses must not wrap, neither those of requests nor those of the memory.
 fn check_range(start: u64, span: &Span) -> Result<(), Refusal> {
     let length = span.length();
     let is_whole = span.is_null() || start == 0;

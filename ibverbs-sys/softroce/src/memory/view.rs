@@ -30,6 +30,10 @@ impl<'a> View<'a> {
         self.registry
     }
 
+    pub(super) fn queue_pair(&self) -> u32 {
+        self.queue_pair
+    }
+
     /// Memory that this side names.
     #[inline]
     pub(super) fn local<'e>(
@@ -69,7 +73,7 @@ impl<'a> View<'a> {
         write: bool,
         mut visit: impl FnMut(&Found<'_>, Range<usize>) -> Result<(), Inaccessible>,
     ) -> Result<(), LocalFault> {
-        self.registry.with(|entries| {
+        self.registry.with(self.queue_pair, |entries| {
             let mut part = |segment: &Segment, skip: u64, bytes: Range<usize>| {
                 let address = (segment.address.checked_add(skip)).ok_or(LocalFault::Protection)?;
                 let length = bytes.len() as u64;
@@ -106,7 +110,7 @@ impl<'a> View<'a> {
         if !address.is_multiple_of(8) {
             return Err(RemoteFault::Invalid);
         }
-        self.registry.with(|entries| {
+        self.registry.with(self.queue_pair, |entries| {
             let access = AccessFlags::REMOTE_ATOMIC;
             let found = entries.remote(self.domain, self.queue_pair, key, address, 8, access)?;
             operation(found.span, found.offset).ok_or(RemoteFault::Access)
@@ -136,7 +140,7 @@ impl Memory for View<'_> {
             }
             return Ok(());
         };
-        self.registry.with(|entries| {
+        self.registry.with(self.queue_pair, |entries| {
             let address = segment.address.checked_add(skip);
             let address = address.ok_or(LocalFault::Protection)?;
             let found = entries.local(self.domain, segment.key, address, length.into(), false)?;
@@ -171,7 +175,7 @@ impl Memory for View<'_> {
             }
             return Ok(());
         };
-        self.registry.with(|entries| {
+        self.registry.with(self.queue_pair, |entries| {
             let address = segment.address.checked_add(skip);
             let address = address.ok_or(LocalFault::Protection)?;
             let found = entries.local(self.domain, segment.key, address, length.into(), true)?;
@@ -195,7 +199,7 @@ impl Memory for View<'_> {
         if length == 0 {
             return Ok(());
         }
-        self.registry.with(|entries| {
+        self.registry.with(self.queue_pair, |entries| {
             let length = u64::from(length);
             entries
                 .remote(self.domain, self.queue_pair, key, address, length, access)
@@ -207,7 +211,7 @@ impl Memory for View<'_> {
         if out.is_empty() {
             return Ok(());
         }
-        self.registry.with(|entries| {
+        self.registry.with(self.queue_pair, |entries| {
             let (length, access) = (out.len() as u64, AccessFlags::REMOTE_READ);
             let found =
                 entries.remote(self.domain, self.queue_pair, key, address, length, access)?;
@@ -222,7 +226,7 @@ impl Memory for View<'_> {
         if data.is_empty() {
             return Ok(());
         }
-        self.registry.with(|entries| {
+        self.registry.with(self.queue_pair, |entries| {
             let (length, access) = (data.len() as u64, AccessFlags::REMOTE_WRITE);
             let found =
                 entries.remote(self.domain, self.queue_pair, key, address, length, access)?;
@@ -240,7 +244,7 @@ impl Memory for View<'_> {
         length: u32,
         parts: impl Iterator<Item = &'p [u8]> + Clone,
     ) -> Result<(), RemoteFault> {
-        self.registry.with(|entries| {
+        self.registry.with(self.queue_pair, |entries| {
             let (length, access) = (u64::from(length), AccessFlags::REMOTE_WRITE);
             let found =
                 entries.remote(self.domain, self.queue_pair, key, address, length, access)?;

@@ -104,7 +104,7 @@ impl QueuePair {
                 known,
                 ..
             } = partner;
-            let regions = self.device().memory().regions();
+            let regions = self.device().memory().regions(self.number());
             let Some(mut visit) = link.visit(target, generation, known) else {
                 return 0;
             };

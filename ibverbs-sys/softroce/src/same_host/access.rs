@@ -197,7 +197,7 @@ impl Visit<'_> {
         if !self.access.contains(right) {
             return None;
         }
-        let length: usize = pieces.iter().map(Piece::length).sum();
+        let length = Piece::total(pieces);
         self.left = self.left.saturating_sub(length + REQUEST);
         if length == 0 {
             return Some(());

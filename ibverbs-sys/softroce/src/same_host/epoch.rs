@@ -19,11 +19,11 @@ use super::sync::{AtomicU64, Ordering, fence, fence_after_update, relax};
 /// The words are written by that process alone. What another one reads there is never used for anything but
 /// waiting.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lanes<'a>(pub(super) &'a [Line]);
+pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
 
 /// A lane in use, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Lane<'a> {
+pub(crate) struct Lane<'a> {
     word: &'a AtomicU64,
     value: u64,
 }
@@ -32,10 +32,25 @@ impl<'a> Lanes<'a> {
     /// Takes a lane, preferably this one. What is loaded from now on was not taken back before, or whoever takes it back
     /// waits for this lane.
     #[inline]
-    pub(super) fn enter(self, preferred: usize) -> Lane<'a> {
-        let mut attempt = 0;
+    pub(crate) fn enter(self, preferred: usize) -> Lane<'a> {
+        match self.try_enter(self.near(preferred)) {
+            Some(lane) => lane,
+            None => self.enter_another(preferred),
+        }
+    }
+
+    /// The lane of a number: they are a power of two, so that this takes no division.
+    #[inline]
+    fn near(self, number: usize) -> usize {
+        debug_assert!(self.0.len().is_power_of_two());
+        number & (self.0.len() - 1)
+    }
+
+    #[cold]
+    fn enter_another(self, preferred: usize) -> Lane<'a> {
+        let mut attempt = 1;
         loop {
-            let number = preferred.wrapping_add(attempt as usize) % self.0.len();
+            let number = self.near(preferred.wrapping_add(attempt as usize));
             if let Some(lane) = self.try_enter(number) {
                 return lane;
             }
@@ -64,7 +79,7 @@ impl<'a> Lanes<'a> {
 
     /// Which lanes are in use, of those who may have seen what was there before. To be called after
     /// it was taken back.
-    pub(super) fn occupied(self) -> Occupied {
+    pub(crate) fn occupied(self) -> Occupied {
         fence(Ordering::SeqCst);
         let words = self.0.iter().enumerate().filter_map(|(number, line)| {
             let value = line.0.load(Ordering::Acquire);
@@ -84,7 +99,7 @@ impl Drop for Lane<'_> {
 
 /// Lanes that were in use at a moment.
 #[derive(Debug)]
-pub(super) struct Occupied(Vec<(usize, u64)>);
+pub(crate) struct Occupied(Vec<(usize, u64)>);
 
 impl Occupied {
     /// Whether all of them have been left since.
@@ -98,7 +113,7 @@ impl Occupied {
 
     /// Waits until all of them have been left; whether they have. `is_in_vain` may be a matter of a system call, and is
     /// asked now and then: whether to wait no longer.
-    pub(super) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
+    pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
         let mut attempt = 0_u32;
         while !self.are_left(lanes) {
             attempt = attempt.wrapping_add(1);

@@ -159,7 +159,7 @@ impl Map {
     /// be written: as [`write`](Self::write).
     #[inline]
     pub(super) fn put(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
-        let length = pieces.iter().map(Piece::length).sum();
+        let length = Piece::total(pieces);
         let mut address = self.locate(offset, length)?;
         if self.rights != Rights::Write {
             return None;
@@ -175,7 +175,7 @@ impl Map {
     /// Copies the bytes from `offset` on, if they are inside, to pieces of this process, if they may be written.
     #[inline]
     pub(super) fn get(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
-        let length = pieces.iter().map(Piece::length).sum();
+        let length = Piece::total(pieces);
         let mut address = self.locate(offset, length)?;
         if !pieces.iter().all(Piece::is_writable) {
             return None;

@@ -49,7 +49,7 @@ pub(super) struct Marks {
 /// A word in a cache line of its own.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct Line(pub(super) AtomicU64, [AtomicU64; 7]);
+pub(crate) struct Line(pub(super) AtomicU64, [AtomicU64; 7]);
 
 /// Words of a slot that a message is made of.
 pub(super) const WORDS: usize = 7;
@@ -183,10 +183,9 @@ impl Room<'_> {
     }
 }
 
-#[cfg(test)]
 impl Line {
     /// A line that is in this process alone.
-    pub(super) fn here() -> Self {
+    pub(crate) fn here() -> Self {
         Self(
             AtomicU64::new(0),
             std::array::from_fn(|_| AtomicU64::new(0)),

@@ -165,14 +165,8 @@ impl QueuePair {
         if !self.takes(brief.destination, brief.partition_key, host) {
             return;
         }
-        if let Some(sequence) = brief.acknowledged
-            && matches!(
-                self.endpoint.state,
-                State::ReadyToSend | State::SendQueueDrained
-            )
-        {
-            let done = (self.requester).acknowledged(sequence, now, &self.endpoint, host);
-            self.conclude(done, host);
+        if let Some(sequence) = brief.acknowledged {
+            self.take_acknowledgement(sequence, now, host);
         }
         // It may have failed by what was acknowledged.
         if let Some(message) = &brief.message

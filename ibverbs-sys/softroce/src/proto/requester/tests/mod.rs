@@ -1,6 +1,7 @@
 //! The rules of the sending half, one by one.
 
 mod acknowledgement;
+mod along;
 mod failure;
 mod messages;
 mod order;

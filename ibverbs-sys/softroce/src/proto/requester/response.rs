@@ -118,6 +118,9 @@ impl Requester {
         if packets <= 0 {
             return Ok(());
         }
+        if limit.distance(self.position()) > 0 {
+            self.window.not_lost();
+        }
         self.unanswered = limit;
         self.window.progress(packets as u32, limit);
         self.retries = 0;

@@ -14,6 +14,8 @@ pub(super) struct Window {
     gained: u32,
     /// Losses before this number was reached belong to the one that was answered already.
     recovered: Option<Sequence>,
+    /// Size and threshold before that loss.
+    before: (u32, u32),
 }
 
 /// What a buffer of the smallest usual size takes at once.
@@ -36,6 +38,7 @@ impl Window {
             threshold: limit,
             gained: 0,
             recovered: None,
+            before: (0, 0),
         }
     }
 
@@ -91,10 +94,18 @@ impl Window {
 
     /// Nothing was heard of the packets before `sent`: what was sent since the last loss is lost, too.
     pub(super) fn silence(&mut self, sent: Sequence) {
+        self.before = (self.size, self.threshold);
         self.size = (self.size / 2).max(SMALLEST.min(self.limit));
         self.threshold = self.size;
         self.gained = 0;
         self.recovered = Some(sent);
+    }
+
+    /// The peer has packets that were taken for lost and have not gone again: it was slow, and nothing was lost.
+    pub(super) fn not_lost(&mut self) {
+        if self.recovered.take().is_some() {
+            (self.size, self.threshold) = self.before;
+        }
     }
 }
 
@@ -135,6 +146,20 @@ mod tests {
         assert_eq!(window.size(), 16);
         window.progress(1_000_000, Sequence::new(130));
         assert_eq!(window.size(), 64);
+    }
+
+    #[test]
+    fn is_as_it_was_when_nothing_was_lost() {
+        let mut window = open();
+        window.loss(Sequence::new(100));
+        window.progress(10, Sequence::new(60));
+        window.not_lost();
+        assert_eq!(window.size(), 64);
+        // What was lost before is of no account any more.
+        window.loss(Sequence::new(130));
+        window.progress(32, Sequence::new(130));
+        window.not_lost();
+        assert_eq!(window.size(), 33);
     }
 
     #[test]

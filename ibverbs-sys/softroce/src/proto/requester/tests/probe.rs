@@ -49,6 +49,22 @@ fn a_probe_finds_out_that_the_end_was_lost() {
 }
 
 #[test]
+fn a_peer_that_was_only_slow_has_as_much_on_the_way_as_before() {
+    let mut node = acquainted(16);
+    assert_eq!(probe(&mut node), [place(1)]);
+    // It says so of the first packet, but had the others.
+    node.receive_made(ack(1), &[]);
+    let again = node.transmit_all(Time::default());
+    assert!(again.len() < 10, "{}", again.len());
+    node.receive_made(ack(16), &[]);
+    assert_eq!(node.machine.ends().len(), 17);
+    for id in 0..40 {
+        node.post_send(id, vec![0; 8]);
+    }
+    assert!(node.transmit_all(Time::default()).len() >= 16);
+}
+
+#[test]
 fn a_probe_finds_out_that_only_the_acknowledgement_was_lost() {
     let mut node = acquainted(5);
     assert_eq!(probe(&mut node), [place(1)]);

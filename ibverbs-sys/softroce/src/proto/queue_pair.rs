@@ -173,6 +173,11 @@ impl QueuePair {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
     }
 
+    /// The peer is known to be gone: requests that wait for it end as soon as their attributes allow.
+    pub fn peer_is_gone(&mut self) {
+        self.requester.desert();
+    }
+
     /// Whether nothing is to be transmitted but an acknowledgement, of a message that the program was told of. It may wait for
     /// what the program answers, to go with that: for as long as looking at a message takes.
     pub fn may_rest(&self) -> bool {

@@ -158,10 +158,13 @@ impl QueuePair {
     /// The one that it is connected to. It is taken out and is to be put back.
     pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
         let version = mine.version;
-        let is_near = |partner: &Partner| partner.is_of(version) && self.device().is_shared();
-        let known = mine.partner.take().filter(is_near);
-        if known.is_some() {
-            return known;
+        if let Some(known) = mine.partner.take() {
+            if known.is_of(version) && self.device().is_shared() {
+                return Some(known);
+            }
+            if known.own == version && known.link.is_dead() {
+                mine.transport.peer_is_gone();
+            }
         }
         let attributes = mine.transport.attributes();
         let (path, number) = (attributes.path?, attributes.destination);

@@ -70,6 +70,8 @@ pub(super) struct Requester {
     retries: u8,
     /// Of these, those in a row for which nothing was heard of the peer.
     silences: u8,
+    /// The peer is known to be gone: its silence does not mean that it is slow.
+    is_deserted: bool,
     not_ready_retries: u8,
     /// The cursor was set back for the oldest number, and what the peer says of it is no news.
     gone_back: bool,
@@ -110,6 +112,7 @@ impl Requester {
             unasked: 0,
             retries: 0,
             silences: 0,
+            is_deserted: false,
             not_ready_retries: 0,
             gone_back: false,
             answer_by: None,
@@ -503,7 +506,16 @@ impl Requester {
     /// processors are scarce it may be kept from running for longer than the timeouts of a device add up to.
     fn deadline(&self, now: Time, endpoint: &Endpoint) -> Option<Time> {
         let timeout = endpoint.attributes.ack_timeout?;
-        Some(now + timeout * (1 << self.silences.saturating_sub(1).min(2)))
+        let doublings = match self.is_deserted {
+            false => self.silences.saturating_sub(1).min(2),
+            true => 0,
+        };
+        Some(now + timeout * (1 << doublings))
+    }
+
+    /// The peer is gone, as far as is known: it gets no more time than what is set.
+    pub(super) fn desert(&mut self) {
+        self.is_deserted = true;
     }
 
     /// Whether the silence may be this side's own. Who looks so late at his clock was kept from running, and the peer

@@ -127,6 +127,7 @@ impl Requester {
         self.not_ready_retries = 0;
         self.gone_back = false;
         self.silences = 0;
+        self.is_deserted = false;
         self.excused = false;
         self.again_at = None;
         self.settle(endpoint, host)?;

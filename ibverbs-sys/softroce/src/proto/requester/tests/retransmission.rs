@@ -129,6 +129,17 @@ fn a_peer_that_is_silent_is_given_up_after_the_retries() {
 }
 
 #[test]
+fn a_peer_that_is_gone_gets_no_more_time_than_is_set() {
+    let mut pair = Pair::new(RC);
+    pair.a.queue_pair.attributes_mut().retry_count = 7;
+    pair.a.post_send(0, vec![1; 8]);
+    pair.a.queue_pair.peer_is_gone();
+    pair.run_with(|_, _| Fate::Drop);
+    assert_eq!(pair.a.machine.ends(), [(0, S::RetryExceeded)]);
+    assert_eq!(pair.now - Time::default(), Duration::from_millis(8));
+}
+
+#[test]
 fn one_who_comes_late_to_the_clock_gives_the_peer_that_time_once() {
     let mut node = lone_sends(1);
     node.queue_pair.attributes_mut().retry_count = 1;

@@ -50,7 +50,6 @@ fn packets(corpus: &Path) -> io::Result<()> {
             Transport::UnreliableDatagram => "ud",
             Transport::ExtendedReliableConnection => "xrc",
             Transport::Manufacturer => "own",
-            Transport::Acknowledging => "acknowledging",
         };
         let name = format!("{service}-{:?}", opcode.operation);
         fs::write(corpus.join(&name), &transport)?;
@@ -93,7 +92,6 @@ fn header(opcode: Opcode, payload: usize) -> Header {
             sequence: 0xff_ffff,
         },
         xrc_srq: opcode.has_xrc_srq().then_some(3),
-        acknowledged: opcode.has_acknowledged().then_some(0xff_fffe),
         deth: opcode.has_deth().then_some(Deth {
             queue_key: 0x1111_1111,
             source: 0x12,

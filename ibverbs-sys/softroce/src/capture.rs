@@ -207,7 +207,6 @@ mod tests {
                 sequence: 0x1000 + u32::from(opcode.to_byte()),
             },
             xrc_srq: opcode.has_xrc_srq().then_some(3),
-            acknowledged: opcode.has_acknowledged().then_some(0x0fff),
             deth: opcode.has_deth().then_some(Deth {
                 queue_key: 0x1111_1111,
                 source: 0x12,

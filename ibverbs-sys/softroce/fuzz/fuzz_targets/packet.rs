@@ -31,7 +31,7 @@ fn check_transport(bytes: &[u8]) {
     let mut expected = bytes.to_vec();
     expected[4] = 0;
     expected[8] &= 0x80;
-    if header.xrc_srq.is_some() || header.acknowledged.is_some() {
+    if header.xrc_srq.is_some() {
         expected[12] = 0;
     }
     if header.deth.is_some() {

@@ -83,7 +83,6 @@ mod tests {
             let header = Header {
                 bth,
                 xrc_srq: None,
-                acknowledged: None,
                 deth: Some(crate::wire::Deth {
                     queue_key: 0x6365_0000,
                     source: 1,

@@ -165,8 +165,14 @@ impl QueuePair {
         if !self.takes(brief.destination, brief.partition_key, host) {
             return;
         }
-        if let Some(sequence) = brief.acknowledged {
-            self.take_acknowledgement(sequence, now, host);
+        if let Some(sequence) = brief.acknowledged
+            && matches!(
+                self.endpoint.state,
+                State::ReadyToSend | State::SendQueueDrained
+            )
+        {
+            let done = (self.requester).acknowledged(sequence, now, &self.endpoint, host);
+            self.conclude(done, host);
         }
         // It may have failed by what was acknowledged.
         if let Some(message) = &brief.message

@@ -61,7 +61,6 @@ impl Endpoint {
         let service = match bth.opcode.transport {
             // Of a reliable service what was skipped is told, of others how far the receiver is.
             Transport::Manufacturer => self.is_reliable() == bth.opcode.is_write(),
-            Transport::Acknowledging => self.service == Service::ReliableConnection,
             transport => transport == self.transport(),
         };
         service

@@ -15,13 +15,6 @@ pub struct Path {
     pub flow_label: u32,
 }
 
-impl Path {
-    /// Whether it leads to a device such as this one for sure: addresses in 127/8 are of no others.
-    pub(super) fn leads_to_kin(&self) -> bool {
-        (self.destination.to_ipv4_mapped()).is_some_and(|address| address.is_loopback())
-    }
-}
-
 /// What came with a packet from the layers below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {

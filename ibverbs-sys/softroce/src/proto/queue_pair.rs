@@ -189,14 +189,6 @@ impl QueuePair {
         self.responder.owes()
     }
 
-    /// Whether an acknowledgement can go within the packet of a message.
-    fn goes_along(&self) -> bool {
-        let path = self.endpoint.attributes.path;
-        self.endpoint.service == Service::ReliableConnection
-            && path.is_some_and(|path| path.leads_to_kin())
-            && self.is_patient()
-    }
-
     fn is_patient(&self) -> bool {
         self.endpoint.is_reliable()
             && self.endpoint.state == State::ReadyToSend
@@ -247,13 +239,6 @@ impl QueuePair {
             }
             return;
         }
-        if let Some(sequence) = packet.header.acknowledged {
-            self.take_acknowledgement(Sequence::new(sequence), now, host);
-            // It may have failed by what was acknowledged.
-            if self.endpoint.state == State::Error {
-                return;
-            }
-        }
         self.tell_established(host);
         let done = match self.endpoint.service {
             Service::UnreliableDatagram => datagram::receive(&self.endpoint, arrival, packet, host),
@@ -271,22 +256,6 @@ impl QueuePair {
         if let Err(status) = done {
             self.responder.abort(status, host);
             self.fall(host);
-        }
-    }
-
-    /// The peer says, with a message, that it has executed all up to this number.
-    pub(super) fn take_acknowledgement(
-        &mut self,
-        sequence: Sequence,
-        now: Time,
-        host: &mut impl Host,
-    ) {
-        if matches!(
-            self.endpoint.state,
-            State::ReadyToSend | State::SendQueueDrained
-        ) {
-            let done = (self.requester).acknowledged(sequence, now, &self.endpoint, host);
-            self.conclude(done, host);
         }
     }
 
@@ -308,9 +277,9 @@ impl QueuePair {
     }
 
     /// Appends the next packet to `out`, from the BTH to the pad, without the ICRC: answers first, then what
-    /// was lost or is new, as much as the window allows; and an acknowledgement that [may rest](Self::may_rest) within a message
-    /// if the peer is known to take it there, else last, as the system takes a shorter packet behind a longer one as one with it.
-    /// Gives the way that the packet goes. Without one, nothing can go now; so call this until then.
+    /// was lost or is new, as much as the window allows; and an acknowledgement that [may rest](Self::may_rest) last, as the
+    /// system takes a shorter packet behind a longer one as one with it. Gives the way that the packet goes. Without one,
+    /// nothing can go now; so call this until then.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -347,14 +316,9 @@ impl QueuePair {
         ) {
             return None;
         }
-        let goes_along = self.goes_along();
-        let mut along = goes_along.then(|| self.responder.acknowledged());
-        let done = (self.requester).poll_transmit(now, &self.endpoint, host, &mut along, out);
+        let done = self.requester.poll_transmit(now, &self.endpoint, host, out);
         let mut sent = done.ok().flatten();
-        if goes_along && along.is_none() {
-            self.responder.take_acknowledgement();
-            self.passed = 0;
-        } else if sent.is_some() {
+        if sent.is_some() {
             self.passed = if patient { self.passed + 1 } else { 0 };
         } else if self.is_patient() {
             // Also before it fails.

@@ -228,7 +228,6 @@ pub(super) fn address(node: usize, ipv6: bool) -> Ipv6Addr {
     if ipv6 {
         Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into())
     } else {
-        // These take acknowledgements within messages.
-        Ipv4Addr::new(127, 0, 0, last).to_ipv6_mapped()
+        Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped()
     }
 }

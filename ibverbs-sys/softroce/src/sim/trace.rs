@@ -40,9 +40,6 @@ impl fmt::Display for Line<'_> {
         if let Some(srq) = header.xrc_srq {
             write!(f, " srq {srq}")?;
         }
-        if let Some(sequence) = header.acknowledged {
-            write!(f, " ack {sequence:06x}")?;
-        }
         if let Some(deth) = header.deth {
             write!(f, " qkey {:#x} from {:#x}", deth.queue_key, deth.source)?;
         }

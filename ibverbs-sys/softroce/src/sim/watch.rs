@@ -51,9 +51,7 @@ impl Watch {
         }
         let acknowledged = matches!(
             opcode.transport,
-            Transport::ReliableConnection
-                | Transport::ExtendedReliableConnection
-                | Transport::Acknowledging
+            Transport::ReliableConnection | Transport::ExtendedReliableConnection
         );
         if !acknowledged {
             return Ok(());
@@ -144,9 +142,6 @@ impl Watch {
         let sequence = Sequence::new(packet.header.bth.sequence);
         if !packet.header.bth.opcode.is_response() {
             self.came(sequence);
-            if let Some(sequence) = packet.header.acknowledged {
-                self.executed(Sequence::new(sequence), false);
-            }
             return;
         }
         let refused = packet.header.aeth.is_some_and(|aeth| {

@@ -104,8 +104,6 @@ pub struct Header {
     pub bth: Bth,
     /// Of all XRC requests: the shared receive queue's number.
     pub xrc_srq: Option<u32>,
-    /// Of packets that have an acknowledgement with them: the number up to which it is one, 24 bits.
-    pub acknowledged: Option<u32>,
     /// Of datagrams.
     pub deth: Option<Deth>,
     /// Of read requests and of the first or only packet of a write.
@@ -318,7 +316,6 @@ impl Header {
         Self {
             bth,
             xrc_srq: None,
-            acknowledged: None,
             deth: None,
             reth: None,
             atomic: None,
@@ -342,13 +339,12 @@ impl Header {
 
     /// Appends the headers that the opcode has to `out`, reserved bits 0; payload, pad and ICRC are
     /// the caller's to append. The order is that of IBTA 5.2 and table 38: XRCETH or DETH, RETH or
-    /// AtomicETH, AETH, AtomicAckETH, ImmDt or IETH; a number that is acknowledged is where an XRCETH would be.
+    /// AtomicETH, AETH, AtomicAckETH, ImmDt or IETH.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let opcode = self.bth.opcode;
         debug_assert_eq!(
             [
                 self.xrc_srq.is_some(),
-                self.acknowledged.is_some(),
                 self.deth.is_some(),
                 self.reth.is_some(),
                 self.atomic.is_some(),
@@ -359,7 +355,6 @@ impl Header {
             ],
             [
                 opcode.has_xrc_srq(),
-                opcode.has_acknowledged(),
                 opcode.has_deth(),
                 opcode.has_reth(),
                 opcode.has_atomic(),
@@ -373,9 +368,6 @@ impl Header {
         out.extend_from_slice(&self.bth.to_bytes());
         if let Some(number) = self.xrc_srq {
             out.extend_from_slice(&low_24(number));
-        }
-        if let Some(sequence) = self.acknowledged {
-            out.extend_from_slice(&low_24(sequence));
         }
         if let Some(deth) = &self.deth {
             deth.emit(out);
@@ -405,9 +397,6 @@ impl Header {
         let opcode = header.bth.opcode;
         if opcode.has_xrc_srq() {
             header.xrc_srq = Some(u32::from_be_bytes(reader.take()?) & 0xff_ffff);
-        }
-        if opcode.has_acknowledged() {
-            header.acknowledged = Some(u32::from_be_bytes(reader.take()?) & 0xff_ffff);
         }
         if opcode.has_deth() {
             header.deth = Some(Deth::parse(reader)?);
@@ -525,7 +514,6 @@ mod tests {
         fn header(opcode: Opcode, payload: usize)(
             bth in bth(opcode, payload),
             xrc_srq in some_if(opcode.has_xrc_srq(), 0..1_u32 << 24),
-            acknowledged in some_if(opcode.has_acknowledged(), 0..1_u32 << 24),
             deth in some_if(opcode.has_deth(), (any::<u32>(), 0..1_u32 << 24)
                 .prop_map(|(queue_key, source)| Deth { queue_key, source })),
             reth in some_if(opcode.has_reth(), any::<(u64, u32, u32)>()
@@ -539,7 +527,7 @@ mod tests {
             immediate in some_if(opcode.has_immediate(), any::<[u8; 4]>()),
             invalidate in some_if(opcode.has_invalidate(), any::<u32>()),
         ) -> Header {
-            Header { bth, xrc_srq, acknowledged, deth, reth, atomic, aeth, original, immediate, invalidate }
+            Header { bth, xrc_srq, deth, reth, atomic, aeth, original, immediate, invalidate }
         }
     }
 

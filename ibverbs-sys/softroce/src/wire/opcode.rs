@@ -13,9 +13,6 @@ pub enum Transport {
     /// have left their receiver's socket, as a send without payload, and the answer, as an acknowledgement; and how many
     /// numbers were used without packets, as a write without payload.
     Manufacturer,
-    /// What a manufacturer defines as well, 0b111. Ours: a message of a reliable connection that is one packet, and with it the
-    /// acknowledgement that would go with it as a packet of its own.
-    Acknowledging,
 }
 
 /// What a packet does: bits 4 to 0 of the BTH's opcode.
@@ -59,13 +56,12 @@ pub struct Opcode {
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 5] = [
         Self::ReliableConnection,
         Self::UnreliableConnection,
         Self::UnreliableDatagram,
         Self::ExtendedReliableConnection,
         Self::Manufacturer,
-        Self::Acknowledging,
     ];
 
     const fn from_bits(bits: u8) -> Option<Self> {
@@ -75,7 +71,6 @@ impl Transport {
             0b011 => Some(Self::UnreliableDatagram),
             0b101 => Some(Self::ExtendedReliableConnection),
             0b110 => Some(Self::Manufacturer),
-            0b111 => Some(Self::Acknowledging),
             _ => None,
         }
     }
@@ -87,7 +82,6 @@ impl Transport {
             Self::UnreliableDatagram => 0b011,
             Self::ExtendedReliableConnection => 0b101,
             Self::Manufacturer => 0b110,
-            Self::Acknowledging => 0b111,
         }
     }
 
@@ -101,10 +95,6 @@ impl Transport {
             Self::Manufacturer => {
                 matches!(operation, O::SendOnly | O::WriteOnly | O::Acknowledge)
             }
-            Self::Acknowledging => matches!(
-                operation,
-                O::SendOnly | O::SendOnlyImmediate | O::WriteOnly | O::WriteOnlyImmediate
-            ),
         }
     }
 }
@@ -296,11 +286,6 @@ impl Opcode {
         matches!(self.transport, Transport::ExtendedReliableConnection) && self.is_request()
     }
 
-    /// The number follows up to which requests are acknowledged: of a packet that has an acknowledgement with it.
-    pub const fn has_acknowledged(self) -> bool {
-        matches!(self.transport, Transport::Acknowledging)
-    }
-
     /// A DETH follows.
     pub const fn has_deth(self) -> bool {
         match self.transport {
@@ -361,9 +346,6 @@ impl Opcode {
         if self.has_xrc_srq() {
             len += 4;
         }
-        if self.has_acknowledged() {
-            len += 4;
-        }
         if self.has_deth() {
             len += 8;
         }
@@ -419,7 +401,6 @@ mod tests {
             .chain(reliable.map(|low| 0xa0 | low))
             // Ours.
             .chain([0xc4, 0xca, 0xd1])
-            .chain([0xe4, 0xe5, 0xea, 0xeb])
             .collect();
         let bytes: Vec<u8> = Opcode::all().map(Opcode::to_byte).collect();
         assert_eq!(bytes, expected);
@@ -428,7 +409,7 @@ mod tests {
     #[test]
     fn headers_are_as_long_as_the_specification_says() {
         // IBTA 9.2 and table 38: BTH 12, DETH 8, RETH 16, AtomicETH 28, AETH 4, AtomicAckETH 8, ImmDt 4, IETH 4, XRCETH 4.
-        let lengths: [(u8, usize); 52] = [
+        let lengths: [(u8, usize); 48] = [
             (0x00, 12),
             (0x01, 12),
             (0x02, 12),
@@ -477,10 +458,6 @@ mod tests {
             (0xb7, 20),
             (0xc4, 20),
             (0xd1, 16),
-            (0xe4, 16),
-            (0xe5, 20),
-            (0xea, 32),
-            (0xeb, 36),
         ];
         for (byte, length) in lengths {
             let opcode = Opcode::from_byte(byte).expect("exists");

@@ -113,7 +113,6 @@ fn datagram(queue_pair: u32, sequence: u32, payload: &[u8], out: &mut Vec<u8>) {
     let header = Header {
         bth,
         xrc_srq: None,
-        acknowledged: None,
         deth: Some(Deth {
             queue_key: 0x1111_1111,
             source: 2,

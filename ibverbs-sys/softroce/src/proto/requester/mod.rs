@@ -168,14 +168,12 @@ impl Requester {
             .is_none_or(|entry| matches!(entry.progress, Progress::Waiting))
     }
 
-    /// Appends the next packet to `out`, if one may go; and within it, if it can be there, says that all up to the number `along` is
-    /// acknowledged, which is then taken.
+    /// Appends the next packet to `out`, if one may go.
     pub(super) fn poll_transmit(
         &mut self,
         now: Time,
         endpoint: &Endpoint,
         host: &mut impl Host,
-        along: &mut Option<Sequence>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Path>, Failed> {
         if self.again_at.is_some_and(|at| now < at) {
@@ -198,7 +196,7 @@ impl Requester {
         if told.is_some() {
             return Ok(told);
         }
-        self.transmit((first, packets), now, endpoint, host, along, out)
+        self.transmit(first, packets, now, endpoint, host, out)
     }
 
     /// Starts the request that the cursor is at, unless it has to wait; its first number, and how many it has.
@@ -235,11 +233,11 @@ impl Requester {
 
     fn transmit(
         &mut self,
-        (first, packets): (Sequence, u32),
+        first: Sequence,
+        packets: u32,
         now: Time,
         endpoint: &Endpoint,
         host: &mut impl Host,
-        along: &mut Option<Sequence>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Path>, Failed> {
         let packet = self.cursor.packet;
@@ -277,7 +275,7 @@ impl Requester {
             packets,
             acknowledge,
         };
-        if let Err(status) = packet::write(entry, place, endpoint, host, along, out) {
+        if let Err(status) = packet::write(entry, place, endpoint, host, out) {
             self.queue[self.cursor.entry].progress = Progress::Failed(status);
             self.settle(endpoint, host)?;
             return Ok(None);
@@ -347,7 +345,7 @@ impl Requester {
             packets,
             acknowledge: true,
         };
-        if let Err(status) = packet::write(entry, place, endpoint, host, &mut None, out) {
+        if let Err(status) = packet::write(entry, place, endpoint, host, out) {
             entry.progress = Progress::Failed(status);
             return Err(Failed(status));
         }

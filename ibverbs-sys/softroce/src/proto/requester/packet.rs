@@ -1,7 +1,7 @@
 use super::entry::Entry;
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Memory, Payload, SendOperation, Sequence};
-use crate::wire::{AtomicEth, BASE, Deth, Header, Opcode, Operation, Reth, Transport};
+use crate::wire::{AtomicEth, BASE, Deth, Header, Operation, Reth};
 
 /// Which packet of a request.
 #[derive(Clone, Copy, Debug)]
@@ -17,23 +17,15 @@ pub(super) struct Place {
     pub(super) acknowledge: bool,
 }
 
-/// Appends a packet of `entry` to `out`; nothing if the message cannot be gathered. Takes the number `along`, which is
-/// acknowledged, if the packet can say that.
+/// Appends a packet of `entry` to `out`; nothing if the message cannot be gathered.
 pub(super) fn write(
     entry: &Entry,
     place: Place,
     endpoint: &Endpoint,
     memory: &impl Memory,
-    along: &mut Option<Sequence>,
     out: &mut Vec<u8>,
 ) -> Result<(), CompletionStatus> {
-    let mut header = header(entry, place, endpoint)?;
-    let with_it = Opcode::new(Transport::Acknowledging, header.bth.opcode.operation);
-    let with_it = Some(with_it).filter(|opcode| opcode.transport.has(opcode.operation));
-    if let (Some(sequence), Some(opcode)) = (*along, with_it) {
-        header.bth.opcode = opcode;
-        header.acknowledged = Some(sequence.value());
-    }
+    let header = header(entry, place, endpoint)?;
     if !header.bth.opcode.has_payload() {
         header.emit(out);
         return Ok(());
@@ -41,11 +33,7 @@ pub(super) fn write(
     let request = &entry.request;
     let begin = place.packet * endpoint.mtu();
     let length = (request.length - begin).min(endpoint.mtu());
-    write_message(header, &request.payload, begin, length, memory, out)?;
-    if header.acknowledged.is_some() {
-        *along = None;
-    }
-    Ok(())
+    write_message(header, &request.payload, begin, length, memory, out)
 }
 
 /// Writes `count` packets from the middle of a message, of which `place` is the first, to the fronts of so many equal parts of

@@ -389,7 +389,7 @@ impl Responder {
     /// Up to where the peer is told that its requests were executed. What it fetched with the newest of them was answered, and
     /// the answer may be lost: an acknowledgement with that number says so to a peer that looks closely (IBTA 9.7.5.1.2), but
     /// Linux's Soft-RoCE takes it for the answer, and completes the request without its result.
-    pub(super) fn acknowledged(&self) -> Sequence {
+    fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;
         self.resources.before(newest, self.message_sequence)
     }

@@ -12,9 +12,6 @@ use crate::sim::random::splitmix;
 use crate::sim::trace::{self, Clock, Line};
 use crate::wire::Packet;
 
-/// So many times longer waits an acknowledgement for what the program has to say.
-const RESTING: u32 = 16;
-
 /// What a brief has in front of it: as much as a packet.
 const HEADERS: usize = 40;
 
@@ -47,14 +44,7 @@ impl World<'_> {
         self.with(place, |queue_pair, view, now| {
             queue_pair.receive(now, &arrival, &packet, view);
         });
-        let rests = self.queue_pair(place).may_rest();
-        let slot = &mut self.nodes[node].slots[slot];
-        if !rests && std::mem::take(&mut slot.rests) {
-            // What comes later is too late for what is to be said now.
-            slot.polled = false;
-        }
-        slot.rests |= rests && !slot.polled;
-        self.answer_after(place, self.batch * if rests { RESTING } else { 1 });
+        self.answer_after(place, self.batch);
     }
 
     /// A brief came.

@@ -95,8 +95,6 @@ struct Slot {
     timer: Option<Time>,
     /// An event that lets it send is on the way.
     polled: bool,
-    /// That one is for an acknowledgement that rests.
-    rests: bool,
     watch: Watch,
 }
 
@@ -203,7 +201,6 @@ impl<'t> World<'t> {
             from_shared,
             timer: None,
             polled: false,
-            rests: false,
             watch: Watch::default(),
         });
         self.nodes[node].directory.insert(number, slot);
@@ -316,7 +313,6 @@ impl<'t> World<'t> {
             What::Timer { node, slot } => self.timer(Place { node, slot }),
             What::Poll { node, slot } => {
                 self.nodes[node].slots[slot].polled = false;
-                self.nodes[node].slots[slot].rests = false;
                 self.transmit(Place { node, slot });
             }
             What::Wake { token } => self.notices.push(Notice::Wake(token)),

@@ -1,7 +1,6 @@
 //! The rules of the sending half, one by one.
 
 mod acknowledgement;
-mod along;
 mod failure;
 mod messages;
 mod order;

@@ -157,6 +157,9 @@ impl QueuePair {
 
     /// The one that it is connected to. It is taken out and is to be put back.
     pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
+        if mine.partner.is_none() && self.device().neighbourhood().is_none() {
+            return None;
+        }
         let version = mine.version;
         if let Some(known) = mine.partner.take() {
             if known.is_of(version) && self.device().is_shared() {

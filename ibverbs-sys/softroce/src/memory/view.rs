@@ -131,24 +131,20 @@ impl Memory for View<'_> {
         list: &[Segment],
         mut offset: u32,
         length: u32,
-        parts: impl Iterator<Item = &'p mut [u8]>,
+        mut parts: impl Iterator<Item = &'p mut [u8]>,
     ) -> Result<(), LocalFault> {
-        let Some((segment, skip)) = whole(list, offset, length) else {
+        if !is_in_one(list, offset, length) {
             for part in parts {
                 self.gather(list, offset, part)?;
                 offset += part.len() as u32;
             }
             return Ok(());
-        };
-        self.registry.with(self.queue_pair, |entries| {
-            let address = segment.address.checked_add(skip);
-            let address = address.ok_or(LocalFault::Protection)?;
-            let found = entries.local(self.domain, segment.key, address, length.into(), false)?;
-            let mut offset = found.offset;
-            for part in parts {
-                let read = found.span.read(offset, part);
-                read.map_err(|_| LocalFault::Protection)?;
-                offset += part.len() as u64;
+        }
+        self.walk(list, offset, length as usize, false, |found, _| {
+            let mut place = found.offset;
+            for part in parts.by_ref() {
+                found.span.read(place, part)?;
+                place += part.len() as u64;
             }
             Ok(())
         })
@@ -166,24 +162,20 @@ impl Memory for View<'_> {
         list: &[Segment],
         mut offset: u32,
         length: u32,
-        parts: impl Iterator<Item = &'p [u8]>,
+        mut parts: impl Iterator<Item = &'p [u8]>,
     ) -> Result<(), LocalFault> {
-        let Some((segment, skip)) = whole(list, offset, length) else {
+        if !is_in_one(list, offset, length) {
             for part in parts {
                 self.scatter(list, offset, part)?;
                 offset += part.len() as u32;
             }
             return Ok(());
-        };
-        self.registry.with(self.queue_pair, |entries| {
-            let address = segment.address.checked_add(skip);
-            let address = address.ok_or(LocalFault::Protection)?;
-            let found = entries.local(self.domain, segment.key, address, length.into(), true)?;
-            let mut offset = found.offset;
-            for part in parts {
-                let written = found.span.write(offset, part);
-                written.map_err(|_| LocalFault::Protection)?;
-                offset += part.len() as u64;
+        }
+        self.walk(list, offset, length as usize, true, |found, _| {
+            let mut place = found.offset;
+            for part in parts.by_ref() {
+                found.span.write(place, part)?;
+                place += part.len() as u64;
             }
             Ok(())
         })
@@ -293,10 +285,10 @@ impl Memory for View<'_> {
     }
 }
 
-/// The segment that holds all of the `length` bytes from `offset` on, and how far into it they begin.
-fn whole(list: &[Segment], offset: u32, length: u32) -> Option<(&Segment, u64)> {
-    let (segment, skip, held) = pieces(list, offset, length as usize).next()?;
-    (held == length as usize).then_some((segment, skip))
+/// Whether one segment of a list holds all of the `length` bytes from `offset` on.
+fn is_in_one(list: &[Segment], offset: u32, length: u32) -> bool {
+    let first = pieces(list, offset, length as usize).next();
+    first.is_some_and(|(_, _, held)| held == length as usize)
 }
 
 /// The parts of a list that hold the `length` bytes from `offset` on: which segment, how far into

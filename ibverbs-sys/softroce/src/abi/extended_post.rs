@@ -126,10 +126,7 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
     compare: u64,
     swap: u64,
 ) {
-    let remote = Remote {
-        address: remote_addr,
-        key: rkey,
-    };
+    let remote = remote(rkey, remote_addr);
     let operation = SendOperation::CompareSwap {
         remote,
         compare,
@@ -145,10 +142,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(
     remote_addr: u64,
     add: u64,
 ) {
-    let remote = Remote {
-        address: remote_addr,
-        key: rkey,
-    };
+    let remote = remote(rkey, remote_addr);
     // SAFETY: only queue pairs of ours have this function.
     unsafe { begin(qp, SendOperation::FetchAdd { remote, add }) };
 }
@@ -181,19 +175,13 @@ unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    let remote = Remote {
-        address: remote_addr,
-        key: rkey,
-    };
+    let remote = remote(rkey, remote_addr);
     // SAFETY: only queue pairs of ours have this function.
     unsafe { begin(qp, SendOperation::Read { remote }) };
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    let remote = Remote {
-        address: remote_addr,
-        key: rkey,
-    };
+    let remote = remote(rkey, remote_addr);
     let operation = SendOperation::Write {
         remote,
         immediate: None,
@@ -208,10 +196,7 @@ unsafe extern "C" fn wr_rdma_write_imm(
     remote_addr: u64,
     imm_data: u32,
 ) {
-    let remote = Remote {
-        address: remote_addr,
-        key: rkey,
-    };
+    let remote = remote(rkey, remote_addr);
     let operation = SendOperation::Write {
         remote,
         immediate: Some(imm_data.to_ne_bytes()),
@@ -366,4 +351,9 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     // SAFETY: only queue pairs of ours have this function.
     unsafe { with(qp, |object| object.batch().abort()) };
+}
+
+/// Memory of the peer, as the functions are given it.
+fn remote(key: u32, address: u64) -> Remote {
+    Remote { address, key }
 }

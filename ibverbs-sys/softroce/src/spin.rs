@@ -34,21 +34,23 @@ const PATIENCE: u32 = 1000;
 /// Time between looks from then on.
 const REST: Duration = Duration::from_micros(50);
 
-/// Times that others get the processor before one locks it again who let them go first.
+/// Times that others get the processor before one locks it again who lets them go first: time for those who look all the time.
 const COURTESY: u32 = 100;
+
+/// Rests after that, if they still wait: time for those who look from time to time, whose rests the system makes longer.
+const RESTS: u32 = 8;
 
 impl Spin {
     #[cold]
     fn wait(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        for look in 1_u32.. {
-            match look {
+        let mut looks = 0_u32;
+        while !self.try_lock() {
+            looks = looks.saturating_add(1);
+            match looks {
                 ..HASTE => spin_loop(),
                 HASTE..PATIENCE => thread::yield_now(),
                 _ => thread::sleep(REST),
-            }
-            if self.try_lock() {
-                break;
             }
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -94,11 +96,15 @@ unsafe impl RawMutexFair for Spin {
     unsafe fn unlock_fair(&self) {
         // SAFETY: the caller has it.
         unsafe { self.unlock() };
-        for _ in 0..COURTESY {
+        for turn in 0..COURTESY + RESTS {
             if self.is_locked() || self.waiting.load(Ordering::Relaxed) == 0 {
                 break;
             }
-            thread::yield_now();
+            if turn < COURTESY {
+                thread::yield_now();
+            } else {
+                thread::sleep(REST);
+            }
         }
     }
 

@@ -8,6 +8,8 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -29,7 +31,7 @@ pub(super) struct Reading<'a, T> {
 }
 
 /// What keeps the value from being changed.
-#[allow(dead_code, reason = "they are held")]
+#[expect(dead_code, reason = "they are held")]
 enum Hold<'a, T> {
     Lane(Lane<'a>),
     Lock(RwLockReadGuard<'a, T>),
@@ -40,6 +42,9 @@ pub(super) struct Changing<'a, T> {
     changing: &'a AtomicBool,
     value: RwLockWriteGuard<'a, T>,
 }
+
+/// Time between looks whether a long read is over.
+const REST: Duration = Duration::from_micros(50);
 
 /// Threads that read at the same time without one waiting for another: a power of two.
 const LANES: usize = 32;
@@ -85,7 +90,11 @@ impl<T> ReadMostly<T> {
         let value = self.lock.write();
         self.changing.store(true, Ordering::Relaxed);
         let lanes = Lanes(&self.lanes);
-        lanes.occupied().wait(lanes, || false);
+        lanes.occupied().wait(lanes, || {
+            // A copy may be long, and who makes it may wait for this very processor.
+            thread::sleep(REST);
+            false
+        });
         Changing {
             changing: &self.changing,
             value,
@@ -132,7 +141,6 @@ impl<T: fmt::Debug> fmt::Debug for ReadMostly<T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::AtomicU64;
-    use std::thread;
 
     use super::*;
 

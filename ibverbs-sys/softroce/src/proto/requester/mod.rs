@@ -523,7 +523,7 @@ impl Requester {
             return false;
         };
         let late = now - at;
-        if self.excused || late < timeout / 4 {
+        if self.excused || self.is_deserted || late < timeout / 4 {
             return false;
         }
         self.excused = true;

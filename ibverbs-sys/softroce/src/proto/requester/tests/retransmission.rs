@@ -139,9 +139,8 @@ fn a_peer_that_is_gone_gets_no_more_time_than_is_set() {
     assert_eq!(pair.now - Time::default(), Duration::from_millis(8));
 }
 
-#[test]
-fn one_who_comes_late_to_the_clock_gives_the_peer_that_time_once() {
-    let mut node = lone_sends(1);
+/// How long one who always comes late to the clock waits each time, until a message goes no more; it has gone twice.
+fn waits_of_one_who_is_late(mut node: Node) -> Vec<Duration> {
     node.queue_pair.attributes_mut().retry_count = 1;
     let mut now = Time::default();
     let mut waited = Vec::new();
@@ -153,11 +152,22 @@ fn one_who_comes_late_to_the_clock_gives_the_peer_that_time_once() {
         now = due + Duration::from_millis(10);
         node.queue_pair.handle_timeout(now, &mut node.machine);
     }
-    // The acknowledgement timeout is 1 ms, and not more than four times of it is given.
-    assert_eq!(waited, [1, 4, 1, 4].map(Duration::from_millis));
     assert_eq!(sent, 2);
     assert_eq!(node.machine.counted(Counter::AcknowledgementTimeout), 2);
     assert_eq!(node.machine.ends(), [(0, S::RetryExceeded)]);
+    waited
+}
+
+#[test]
+fn one_who_comes_late_to_the_clock_gives_the_peer_that_time_once() {
+    // The acknowledgement timeout is 1 ms, and not more than four times of it is given.
+    let waited = waits_of_one_who_is_late(lone_sends(1));
+    assert_eq!(waited, [1, 4, 1, 4].map(Duration::from_millis));
+    // To one that is gone it is of no use.
+    let mut node = lone_sends(1);
+    node.queue_pair.peer_is_gone();
+    let waited = waits_of_one_who_is_late(node);
+    assert_eq!(waited, [1, 1].map(Duration::from_millis));
 }
 
 #[test]

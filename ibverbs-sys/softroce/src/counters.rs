@@ -2,6 +2,7 @@
 //! What the device counts, under the names that the kernel and its drivers give to such counters
 //! (`/sys/class/infiniband/DEVICE/ports/1/{counters,hw_counters}`).
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -18,8 +19,8 @@ pub fn counters() -> &'static Counters {
 #[derive(Debug, Default)]
 pub struct Counters {
     values: Values,
-    /// What is counted beside these, by those who count often.
-    tallies: Mutex<Vec<Arc<Values>>>,
+    /// What is counted beside these, by those who count often; by its address, so that one is found among many.
+    tallies: Mutex<HashMap<usize, Arc<Values>>>,
 }
 
 type Values = [AtomicU64; Counter::COUNT];
@@ -45,17 +46,18 @@ impl Counters {
     /// For one who counts often.
     pub(crate) fn tally(self: &Arc<Self>) -> Tally {
         let values = Arc::<Values>::default();
-        self.tallies.lock().push(Arc::clone(&values));
-        Tally {
+        let tally = Tally {
             counters: Arc::clone(self),
-            values,
-        }
+            values: Arc::clone(&values),
+        };
+        self.tallies.lock().insert(tally.key(), values);
+        tally
     }
 
     /// What a counter stands at.
     pub fn value(&self, counter: Counter) -> u64 {
         let tallies = self.tallies.lock();
-        (tallies.iter().map(|values| &**values))
+        (tallies.values().map(|values| &**values))
             .chain([&self.values])
             .map(|values| values[counter as usize].load(Ordering::Relaxed))
             .fold(0, u64::wrapping_add)
@@ -90,13 +92,17 @@ impl Tally {
         let after = value.load(Ordering::Relaxed).wrapping_add(by);
         value.store(after, Ordering::Relaxed);
     }
+
+    fn key(&self) -> usize {
+        Arc::as_ptr(&self.values).addr()
+    }
 }
 
 impl Drop for Tally {
     /// What was counted stays.
     fn drop(&mut self) {
         let mut tallies = self.counters.tallies.lock();
-        tallies.retain(|values| !Arc::ptr_eq(values, &self.values));
+        tallies.remove(&self.key());
         for (total, value) in self.counters.values.iter().zip(&*self.values) {
             total.fetch_add(value.load(Ordering::Relaxed), Ordering::Relaxed);
         }

@@ -129,22 +129,21 @@ impl Memory for View<'_> {
     fn gather_parts<'p>(
         &self,
         list: &[Segment],
-        mut offset: u32,
+        offset: u32,
         length: u32,
         mut parts: impl Iterator<Item = &'p mut [u8]>,
     ) -> Result<(), LocalFault> {
-        if !is_in_one(list, offset, length) {
-            for part in parts {
-                self.gather(list, offset, part)?;
-                offset += part.len() as u32;
-            }
-            return Ok(());
-        }
-        self.walk(list, offset, length as usize, false, |found, _| {
-            let mut place = found.offset;
-            for part in parts.by_ref() {
-                found.span.read(place, part)?;
-                place += part.len() as u64;
+        let mut rest: &mut [u8] = &mut [];
+        self.walk(list, offset, length as usize, false, |found, bytes| {
+            let mut done = 0;
+            while done < bytes.len() {
+                if rest.is_empty() {
+                    rest = parts.next().ok_or(Inaccessible)?;
+                }
+                let count = rest.len().min(bytes.len() - done);
+                let part = rest.split_off_mut(..count).ok_or(Inaccessible)?;
+                found.span.read(found.offset + done as u64, part)?;
+                done += count;
             }
             Ok(())
         })
@@ -160,22 +159,21 @@ impl Memory for View<'_> {
     fn scatter_parts<'p>(
         &self,
         list: &[Segment],
-        mut offset: u32,
+        offset: u32,
         length: u32,
         mut parts: impl Iterator<Item = &'p [u8]>,
     ) -> Result<(), LocalFault> {
-        if !is_in_one(list, offset, length) {
-            for part in parts {
-                self.scatter(list, offset, part)?;
-                offset += part.len() as u32;
-            }
-            return Ok(());
-        }
-        self.walk(list, offset, length as usize, true, |found, _| {
-            let mut place = found.offset;
-            for part in parts.by_ref() {
-                found.span.write(place, part)?;
-                place += part.len() as u64;
+        let mut rest: &[u8] = &[];
+        self.walk(list, offset, length as usize, true, |found, bytes| {
+            let mut done = 0;
+            while done < bytes.len() {
+                if rest.is_empty() {
+                    rest = parts.next().ok_or(Inaccessible)?;
+                }
+                let count = rest.len().min(bytes.len() - done);
+                let part = rest.split_off(..count).ok_or(Inaccessible)?;
+                found.span.write(found.offset + done as u64, part)?;
+                done += count;
             }
             Ok(())
         })
@@ -283,12 +281,6 @@ impl Memory for View<'_> {
             .invalidate(self.domain, self.queue_pair, key)
             .ok_or(RemoteFault::Access)
     }
-}
-
-/// Whether one segment of a list holds all of the `length` bytes from `offset` on.
-fn is_in_one(list: &[Segment], offset: u32, length: u32) -> bool {
-    let first = pieces(list, offset, length as usize).next();
-    first.is_some_and(|(_, _, held)| held == length as usize)
 }
 
 /// The parts of a list that hold the `length` bytes from `offset` on: which segment, how far into

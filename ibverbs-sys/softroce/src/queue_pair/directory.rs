@@ -160,7 +160,7 @@ impl<T> fmt::Debug for Directory<T> {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Directory, Exhausted, NUMBERS};
+    use super::{Directory, Exhausted, NUMBERS, Recent};
     use crate::limits::MAX_QP;
 
     fn insert(directory: &Directory<u32>) -> Result<u32, Exhausted> {
@@ -194,6 +194,27 @@ mod tests {
             directory.remove(number);
         }
         assert_eq!(insert(&directory), Ok(first));
+    }
+
+    #[test]
+    fn what_was_found_last_is_found_again_until_something_changes() {
+        let directory = Directory::new(3, 5);
+        let (one, other) = (insert(&directory).unwrap(), insert(&directory).unwrap());
+        let mut recent = Recent::default();
+        for number in [one, one, other, one] {
+            assert_eq!(
+                directory.find_again(number, &mut recent).unwrap().as_ref(),
+                &number
+            );
+        }
+        // It is no longer there, also where it was found last.
+        directory.remove(one);
+        assert_eq!(directory.find_again(one, &mut recent), None);
+        // Who comes is found, also where nobody was found last.
+        let next = other + 1;
+        assert_eq!(directory.find_again(next, &mut recent), None);
+        assert_eq!(insert(&directory), Ok(next));
+        assert!(directory.find_again(next, &mut recent).is_some());
     }
 
     #[test]

@@ -35,7 +35,6 @@
 //! | [`queue_pair`], [`xrc`], [`multicast`] | queue pairs, and what groups of them share |
 //! | [`limits`] | how much of everything there is |
 //! | `nic` | the process's one NIC, which all of this is on |
-//! | [`path`] | the ways to a peer: within the process without packets, else by the network |
 //! | `net`, `engine` | its sockets, GIDs and packets with their ICRC; the thread that is there when nobody polls |
 //! | [`path`], [`same_host`] | the ways to a peer: within the process, between processes of the host, or by packets |
 //! | `spin` | the mutex of what each message needs |

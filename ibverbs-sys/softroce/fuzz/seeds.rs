@@ -82,14 +82,10 @@ fn packets(corpus: &Path) -> io::Result<()> {
 fn header(opcode: Opcode, payload: usize) -> Header {
     Header {
         bth: Bth {
-            opcode,
             solicited: opcode.ends_message(),
-            migrated: true,
             pad: Header::pad_for(payload),
-            partition_key: 0xffff,
-            destination: 0x11,
             acknowledge: opcode.ends_message(),
-            sequence: 0xff_ffff,
+            ..Bth::new(opcode, 0x11, 0xff_ffff)
         },
         xrc_srq: opcode.has_xrc_srq().then_some(3),
         deth: opcode.has_deth().then_some(Deth {

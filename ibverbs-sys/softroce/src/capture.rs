@@ -197,14 +197,9 @@ mod tests {
         let payload: &[u8] = if opcode.has_payload() { b"hello" } else { b"" };
         let header = Header {
             bth: Bth {
-                opcode,
-                solicited: false,
-                migrated: true,
                 pad: Header::pad_for(payload.len()),
-                partition_key: 0xffff,
-                destination: 0x11,
                 acknowledge: true,
-                sequence: 0x1000 + u32::from(opcode.to_byte()),
+                ..Bth::new(opcode, 0x11, 0x1000 + u32::from(opcode.to_byte()))
             },
             xrc_srq: opcode.has_xrc_srq().then_some(3),
             deth: opcode.has_deth().then_some(Deth {

@@ -34,7 +34,7 @@ mod tests {
     use super::super::address::unique_local;
     use super::*;
     use crate::wire::ip::Route;
-    use crate::wire::{Bth, Header, Opcode, Operation, Transport};
+    use crate::wire::{Bth, Deth, Header, Opcode, Operation, Transport};
 
     fn route(traffic_class: u8) -> Route {
         let gid = |last| unique_local(SocketAddrV4::new(Ipv4Addr::new(127, 1, 1, last), 4791));
@@ -67,33 +67,15 @@ mod tests {
     fn a_datagram_of_the_transport_is_no_tunnel() {
         for acknowledge in [false, true] {
             let mut packet = Vec::new();
-            let bth = Bth {
-                opcode: Opcode {
-                    transport: Transport::UnreliableDatagram,
-                    operation: Operation::SendOnly,
-                },
-                solicited: false,
-                migrated: true,
-                pad: 0,
-                partition_key: 0xffff,
-                destination: 0xff_11ff,
+            let opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
+            let mut header = Header::new(Bth {
                 acknowledge,
-                sequence: 0x73_726f,
-            };
-            let header = Header {
-                bth,
-                xrc_srq: None,
-                deth: Some(crate::wire::Deth {
-                    queue_key: 0x6365_0000,
-                    source: 1,
-                }),
-                reth: None,
-                atomic: None,
-                aeth: None,
-                original: None,
-                immediate: None,
-                invalidate: None,
-            };
+                ..Bth::new(opcode, 0xff_11ff, 0x73_726f)
+            });
+            header.deth = Some(Deth {
+                queue_key: 0x6365_0000,
+                source: 1,
+            });
             header.emit(&mut packet);
             assert_eq!(packet[0], 0x64);
             assert!(!is_tunnelled(&packet));

@@ -37,15 +37,10 @@ impl Endpoint {
 
     /// A header of a packet to the peer.
     pub(super) fn header(&self, operation: Operation, sequence: Sequence) -> Header {
+        let opcode = Opcode::new(self.transport(), operation);
         Header::new(Bth {
-            opcode: Opcode::new(self.transport(), operation),
-            solicited: false,
-            migrated: true,
-            pad: 0,
             partition_key: self.attributes.partition_key,
-            destination: self.attributes.destination,
-            acknowledge: false,
-            sequence: sequence.value(),
+            ..Bth::new(opcode, self.attributes.destination, sequence.value())
         })
     }
 

@@ -211,6 +211,21 @@ impl Nak {
 }
 
 impl Bth {
+    /// That of a packet with this number to a queue pair: of the default partition, without a pad, with nothing asked for, and
+    /// with no path being migrated.
+    pub const fn new(opcode: Opcode, destination: u32, sequence: u32) -> Self {
+        Self {
+            opcode,
+            solicited: false,
+            migrated: true,
+            pad: 0,
+            partition_key: 0xffff,
+            destination,
+            acknowledge: false,
+            sequence,
+        }
+    }
+
     /// Its bytes, reserved bits 0.
     pub fn to_bytes(&self) -> [u8; BASE] {
         let flags =
@@ -554,16 +569,8 @@ mod tests {
     }
 
     fn acknowledge() -> Header {
-        let mut header = Header::new(Bth {
-            opcode: Opcode::from_byte(0x11).unwrap(),
-            solicited: false,
-            migrated: true,
-            pad: 0,
-            partition_key: 0xffff,
-            destination: 0x12_3456,
-            acknowledge: false,
-            sequence: 0xab_cdef,
-        });
+        let opcode = Opcode::from_byte(0x11).unwrap();
+        let mut header = Header::new(Bth::new(opcode, 0x12_3456, 0xab_cdef));
         header.aeth = Some(Aeth {
             syndrome: Syndrome::Ack { credits: 31 },
             message_sequence: 7,

@@ -142,15 +142,10 @@ mod tests {
     fn datagrams(packets: &[(Operation, u32, bool)]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (place, &(operation, sequence, acknowledge)) in packets.iter().enumerate() {
+            let opcode = Opcode::new(Transport::ReliableConnection, operation);
             let header = Header::new(Bth {
-                opcode: Opcode::new(Transport::ReliableConnection, operation),
-                solicited: false,
-                migrated: true,
-                pad: 0,
-                partition_key: 0xffff,
-                destination: 0x1234,
                 acknowledge,
-                sequence,
+                ..Bth::new(opcode, 0x1234, sequence)
             });
             let payload = &[place as u8; PAYLOAD];
             Packet { header, payload }.emit(&mut bytes);

@@ -97,33 +97,15 @@ fn path(source: u8, destination: Ipv6Addr) -> Path {
 
 /// A datagram's packet without its ICRC.
 fn datagram(queue_pair: u32, sequence: u32, payload: &[u8], out: &mut Vec<u8>) {
-    let bth = Bth {
-        opcode: Opcode {
-            transport: Transport::UnreliableDatagram,
-            operation: Operation::SendOnly,
-        },
-        solicited: false,
-        migrated: true,
+    let opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
+    let mut header = Header::new(Bth {
         pad: Header::pad_for(payload.len()),
-        partition_key: 0xffff,
-        destination: queue_pair,
-        acknowledge: false,
-        sequence,
-    };
-    let header = Header {
-        bth,
-        xrc_srq: None,
-        deth: Some(Deth {
-            queue_key: 0x1111_1111,
-            source: 2,
-        }),
-        reth: None,
-        atomic: None,
-        aeth: None,
-        original: None,
-        immediate: None,
-        invalidate: None,
-    };
+        ..Bth::new(opcode, queue_pair, sequence)
+    });
+    header.deth = Some(Deth {
+        queue_key: 0x1111_1111,
+        source: 2,
+    });
     header.emit(out);
     out.extend_from_slice(payload);
     out.extend(std::iter::repeat_n(

@@ -12,15 +12,10 @@ const LENGTH: usize = 12 + PAYLOAD;
 
 /// A packet of a write from BTH to its end.
 fn packet(to: &Network, operation: Operation, sequence: u32) -> Vec<u8> {
+    let opcode = Opcode::new(Transport::ReliableConnection, operation);
     let header = Header::new(Bth {
-        opcode: Opcode::new(Transport::ReliableConnection, operation),
-        solicited: false,
-        migrated: true,
-        pad: 0,
-        partition_key: 0xffff,
-        destination: number(to),
         acknowledge: sequence.is_multiple_of(16),
-        sequence,
+        ..Bth::new(opcode, number(to), sequence)
     });
     let mut bytes = Vec::new();
     let payload = &payload(sequence);

@@ -33,17 +33,10 @@ fn sequence(bytes: &[u8]) -> u32 {
 
 /// A response to node 1's packet `place`.
 fn response(operation: O, place: u32, syndrome: Syndrome) -> Header {
-    let mut header = Header::new(Bth {
-        opcode: Opcode::new(Transport::ReliableConnection, operation),
-        solicited: false,
-        migrated: true,
-        pad: 0,
-        partition_key: 0xffff,
-        destination: 1,
-        acknowledge: false,
-        sequence: Sequence::new(FIRST.wrapping_add(place)).value(),
-    });
-    header.aeth = header.bth.opcode.has_aeth().then_some(Aeth {
+    let opcode = Opcode::new(Transport::ReliableConnection, operation);
+    let sequence = Sequence::new(FIRST.wrapping_add(place)).value();
+    let mut header = Header::new(Bth::new(opcode, 1, sequence));
+    header.aeth = opcode.has_aeth().then_some(Aeth {
         syndrome,
         message_sequence: 0,
     });

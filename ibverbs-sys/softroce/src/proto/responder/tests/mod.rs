@@ -31,15 +31,11 @@ fn node() -> Node {
 
 /// A request's packet `place`.
 fn made(operation: O, place: u32) -> Header {
+    let opcode = Opcode::new(Transport::ReliableConnection, operation);
+    let sequence = Sequence::new(FIRST.wrapping_add(place)).value();
     Header::new(Bth {
-        opcode: Opcode::new(Transport::ReliableConnection, operation),
-        solicited: false,
-        migrated: true,
-        pad: 0,
-        partition_key: 0xffff,
-        destination: 2,
         acknowledge: true,
-        sequence: Sequence::new(FIRST.wrapping_add(place)).value(),
+        ..Bth::new(opcode, 2, sequence)
     })
 }
 

@@ -1,0 +1,75 @@
+#![forbid(unsafe_code)]
+//! Ways and headers, which are mostly those of a packet before.
+
+use super::batch::Shipment;
+use crate::net::network::Network;
+use crate::net::route::Way;
+use crate::proto::Path;
+use crate::wire::icrc;
+use crate::wire::ip::Headers;
+
+/// What was found out for packets before: the next one is likely to be as one of the last.
+#[derive(Debug, Default)]
+pub(super) struct Lately {
+    known: [Option<Known>; 4],
+    /// The one that was found out last.
+    newest: usize,
+}
+
+/// What was found out for a packet: the way, and the headers for a length from BTH to pad.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    path: Path,
+    queue_pair: u32,
+    pub(super) way: Way,
+    len: usize,
+    pub(super) headers: Headers,
+    pub(super) icrc: icrc::Begun,
+}
+
+impl Lately {
+    /// What is to be known of packets of this way that have `len` bytes from BTH to pad; none if there is no such way.
+    pub(super) fn of(
+        &mut self,
+        network: &Network,
+        path: &Path,
+        queue_pair: u32,
+        len: usize,
+    ) -> Option<&Known> {
+        let is_same = |known: &Option<Known>| {
+            known.as_ref().is_some_and(|known| {
+                (known.len, known.queue_pair) == (len, queue_pair) && known.path == *path
+            })
+        };
+        let place = match self.known.iter().position(is_same) {
+            Some(place) => place,
+            None => {
+                let way = network.way(path, queue_pair)?;
+                let headers = way.route.headers(len);
+                self.newest = (self.newest + 1) % self.known.len();
+                self.known[self.newest] = Some(Known {
+                    path: *path,
+                    queue_pair,
+                    way,
+                    len,
+                    headers,
+                    icrc: headers.begin_icrc(),
+                });
+                self.newest
+            }
+        };
+        self.known[place].as_ref()
+    }
+}
+
+impl Known {
+    pub(super) fn shipment(&self) -> Shipment {
+        Shipment {
+            endpoint: self.way.endpoint,
+            to: self.way.to,
+            traffic_class: self.path.traffic_class,
+            hop_limit: self.way.hop_limit,
+            company: self.way.company,
+        }
+    }
+}

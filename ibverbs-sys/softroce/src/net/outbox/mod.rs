@@ -1,0 +1,326 @@
+#![forbid(unsafe_code)]
+//! Where packets get their way and their ICRC, and wait for others to go with.
+
+mod batch;
+mod known;
+mod ship;
+
+use std::sync::Arc;
+
+use super::delay::Packet;
+use super::network::Network;
+use super::tunnel;
+use crate::proto::{Counter, Path, Run};
+use crate::same_host::{Failure, Kept, Link};
+use batch::{BYTES, ICRC, Lent, PACKETS, Sealed};
+
+pub(super) use batch::{Batch, Shipment};
+pub(super) use ship::goes_in_pages;
+
+/// Packets that are about to be sent. Each gets its ICRC when it is put in; they go, in this order, when the box is
+/// full, flushed, or dropped.
+///
+/// A queue pair's packets must be flushed before its lock is released, or those of the next one who has the lock overtake
+/// them.
+#[derive(Debug)]
+pub(crate) struct Outbox<'a> {
+    network: &'a Network,
+    batch: Lent<'a>,
+    /// Where packets go through shared memory.
+    shared: Option<Shared>,
+    /// Who shares memory is woken later.
+    is_quiet: bool,
+}
+
+/// Where packets go through shared memory.
+#[derive(Debug)]
+struct Shared {
+    link: Arc<Link>,
+    /// What they say there.
+    tag: u16,
+    /// Whose they are.
+    queue_pair: u32,
+    /// Some have gone, for which nobody was woken yet.
+    has_sent: bool,
+}
+
+impl<'a> Outbox<'a> {
+    pub(super) fn new(network: &'a Network) -> Self {
+        Self {
+            network,
+            batch: Lent::none(network),
+            shared: None,
+            is_quiet: false,
+        }
+    }
+
+    /// The same, but who shares memory is woken later.
+    pub(crate) fn quiet(mut self, is_quiet: bool) -> Self {
+        self.is_quiet = is_quiet;
+        self
+    }
+
+    /// Whether who shares memory is woken later.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.is_quiet
+    }
+
+    /// Puts in the packet that `write` appends, from BTH to pad, and says the way of; whether there was one.
+    ///
+    /// A packet that has no way is discarded and counted, as is one that the system does not take: the transport is
+    /// made for that. Where shared memory has no room for one, none is asked for.
+    pub(crate) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Option<Path>) -> bool {
+        let shared = self.shared.as_ref();
+        if shared.is_some_and(|shared| !shared.link.may_send(shared.queue_pair)) {
+            return false;
+        }
+        self.batch.open();
+        let begin = self.batch.bytes.len();
+        let transport = begin + tunnel::OVERHEAD;
+        // Room for a tunnel's headers, whether there is one is not known before the packet is written.
+        self.batch.bytes.resize(transport, 0);
+        let path = write(&mut self.batch.bytes);
+        if path.is_some() && self.share(transport).is_some() {
+            self.batch.bytes.truncate(begin);
+        } else if let Some(path) = &path
+            && self.seal(begin, path).is_none()
+        {
+            self.network.counters.count(Counter::SendDiscarded, 1);
+            self.batch.bytes.truncate(begin);
+        }
+        if path.is_none() {
+            self.batch.bytes.truncate(begin);
+        }
+        if self.batch.is_full() {
+            self.flush();
+        }
+        path.is_some()
+    }
+
+    /// Puts in packets of a run, from BTH to pad at the fronts of parts that `write` is given to write to. False: this is no place for
+    /// a run, or `write` could not, and nothing is put in.
+    pub(crate) fn push_run(
+        &mut self,
+        run: &Run,
+        write: impl FnOnce(usize, &mut [u8]) -> bool,
+    ) -> bool {
+        let network = self.network;
+        if self.shared.is_some() || network.is_captured() || !network.faults.spare_packets() {
+            return false;
+        }
+        self.batch.open();
+        let batch: &mut Batch = &mut self.batch;
+        let (stride, begin) = (run.length + ICRC, batch.runs_end);
+        let room = (BYTES.saturating_sub(begin) / stride).min(PACKETS - batch.packets);
+        let count = run.count.min(room);
+        let known = (batch.known).of(network, &run.path, run.destination, run.length);
+        let Some(known) = known.filter(|known| count > 1 && !known.way.tunnelled) else {
+            return false;
+        };
+        // Once: what is written to later on is what was written to before.
+        batch.runs.resize(BYTES, 0);
+        let end = begin + count * stride;
+        let bytes = &mut batch.runs[begin..end];
+        if !write(count, bytes) {
+            return false;
+        }
+        for packet in bytes.chunks_exact_mut(stride) {
+            let (transport, icrc) = packet.split_at_mut(run.length);
+            icrc.copy_from_slice(&known.icrc.finish(transport).to_le_bytes());
+        }
+        let counters = &network.counters;
+        counters.count(Counter::SentPackets, count as u64);
+        counters.count(Counter::SentBytes, (end - begin) as u64);
+        batch.sealed.push(Sealed {
+            datagram: begin..begin + stride,
+            transport: begin..begin + stride,
+            run: Some(count),
+            headers: known.headers,
+            shipment: known.shipment(),
+        });
+        batch.runs_end = end;
+        batch.packets += count;
+        if batch.is_full() {
+            self.flush();
+        }
+        true
+    }
+
+    /// Changes a bit of the runs in the box.
+    #[cfg(test)]
+    pub(super) fn damage(&mut self, byte: usize) {
+        self.batch.runs[byte] ^= 1;
+    }
+
+    /// Sends all packets in the box. Never waits, but for the system to make room, and that not long.
+    pub(crate) fn flush(&mut self) {
+        if let Some(shared) = &mut self.shared
+            && std::mem::take(&mut shared.has_sent)
+        {
+            if self.is_quiet {
+                shared.link.flush_later();
+            } else {
+                shared.link.flush();
+            }
+        }
+        let network = self.network;
+        let Some(batch) = self.batch.opened() else {
+            return;
+        };
+        if batch.sealed.is_empty() {
+            batch.bytes.clear();
+            return;
+        }
+        batch.arrange(network);
+        if network.is_captured() {
+            // There are no runs then.
+            for packet in &batch.sealed {
+                network.capture(&packet.headers, &batch.bytes[packet.transport.clone()]);
+            }
+        }
+        network.send(batch);
+        batch.clear();
+    }
+
+    /// What is pushed from now on is one queue pair's, and goes to a process through shared memory, where the tag says of
+    /// which GIDs it is.
+    pub(crate) fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
+        self.shared = Some(Shared {
+            link: Arc::clone(link),
+            tag,
+            queue_pair,
+            has_sent: false,
+        });
+    }
+
+    /// Sends the bytes from `begin` on through shared memory. None: there is none.
+    fn share(&mut self, begin: usize) -> Option<()> {
+        let shared = self.shared.as_mut()?;
+        let written = self.batch.bytes.get(begin..)?;
+        match shared.link.send(shared.tag, written) {
+            Ok(()) => shared.has_sent = true,
+            Err(Failure::Full) => {
+                let kept = Kept::Packet(written.into());
+                shared.link.keep(shared.tag, kept);
+            }
+            Err(Failure::Dead) => return None,
+        }
+        let counters = &self.network.counters;
+        counters.count(Counter::SentPackets, 1);
+        counters.count(Counter::SentBytes, written.len() as u64);
+        Some(())
+    }
+
+    /// Makes the bytes from `begin` on a packet of this way; none if there is no such way.
+    fn seal(&mut self, begin: usize, path: &Path) -> Option<()> {
+        let network = self.network;
+        let batch: &mut Batch = &mut self.batch;
+        let bytes = &mut batch.bytes;
+        let transport = begin + tunnel::OVERHEAD;
+        let written = bytes.get(transport..)?;
+        let destination = written.get(4..8)?;
+        let queue_pair = u32::from_be_bytes(destination.try_into().ok()?) & 0xff_ffff;
+        let known = (batch.known).of(network, path, queue_pair, written.len())?;
+        let (way, headers) = (&known.way, &known.headers);
+        if !network.faults.link_is_up() {
+            return None;
+        }
+        let icrc = known.icrc.finish(written);
+        bytes.extend_from_slice(&icrc.to_le_bytes());
+        if way.tunnelled {
+            let (ip, udp) = (headers.ip(), headers.udp());
+            bytes[begin..begin + ip.len()].copy_from_slice(ip);
+            bytes[begin + ip.len()..transport].copy_from_slice(udp);
+        }
+        let sealed = Sealed {
+            datagram: if way.tunnelled { begin } else { transport }..bytes.len(),
+            transport: transport..bytes.len(),
+            run: None,
+            headers: *headers,
+            shipment: known.shipment(),
+        };
+        network.counters.count(Counter::SentPackets, 1);
+        network
+            .counters
+            .count(Counter::SentBytes, sealed.transport.len() as u64);
+        self.commit(sealed);
+        Some(())
+    }
+
+    /// Puts the packet at the end of the buffer into the box, unless it has an accident.
+    fn commit(&mut self, sealed: Sealed) {
+        let network = self.network;
+        let Some(fate) = network.faults.fate(sealed.transport.len()) else {
+            self.batch.put(sealed, 1);
+            return;
+        };
+        if fate.lost {
+            self.batch
+                .bytes
+                .truncate(sealed.transport.start - tunnel::OVERHEAD);
+            return;
+        }
+        if let Some(bit) = fate.flipped {
+            self.batch.bytes[sealed.transport.start + bit / 8] ^= 1 << (bit % 8);
+        }
+        let copies = if fate.doubled { 2 } else { 1 };
+        if fate.overtaken == 0 && fate.latency.is_zero() {
+            self.batch.put(sealed, copies);
+            let overtaken = network.delay.pass();
+            overtaken.into_iter().for_each(|packet| self.put(packet));
+            return;
+        }
+        for _ in 0..copies {
+            let packet = Packet {
+                headers: sealed.headers,
+                tunnelled: sealed.datagram != sealed.transport,
+                bytes: self.batch.bytes[sealed.transport.clone()].into(),
+                shipment: sealed.shipment,
+            };
+            let now = network.timers.now();
+            if !network
+                .delay
+                .hold(packet, fate.overtaken, now, fate.latency)
+            {
+                network.counters.count(Counter::SendDiscarded, 1);
+            }
+        }
+        self.batch
+            .bytes
+            .truncate(sealed.transport.start - tunnel::OVERHEAD);
+        if let Some(next) = network.delay.next_due() {
+            network
+                .timers
+                .note(super::network::DELAY, network.delay.alarm(), next);
+        }
+    }
+
+    /// Puts in a packet that was held back.
+    pub(super) fn put(&mut self, packet: Packet) {
+        self.batch.open();
+        let begin = self.batch.bytes.len();
+        if packet.tunnelled {
+            packet.headers.emit(&mut self.batch.bytes);
+        }
+        let transport = self.batch.bytes.len();
+        self.batch.bytes.extend_from_slice(&packet.bytes);
+        let end = self.batch.bytes.len();
+        let sealed = Sealed {
+            datagram: begin..end,
+            transport: transport..end,
+            run: None,
+            headers: packet.headers,
+            shipment: packet.shipment,
+        };
+        self.batch.put(sealed, 1);
+        if self.batch.is_full() {
+            self.flush();
+        }
+    }
+}
+
+impl Drop for Outbox<'_> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}

@@ -1,0 +1,153 @@
+#![forbid(unsafe_code)]
+//! How what is in a box goes to the system: in bursts.
+
+use std::io::{ErrorKind, IoSlice};
+use std::ops::Range;
+use std::thread;
+
+use smallvec::SmallVec;
+
+use super::batch::{Batch, Sealed, Shipment};
+use crate::config::Segmentation;
+use crate::net::bursts;
+use crate::net::network::Network;
+use crate::net::route::Company;
+use crate::net::socket::{Burst, Socket};
+use crate::proto::Counter;
+
+/// How often a batch is tried that the system has no room for.
+const TRIES: u32 = 16;
+
+/// A datagram of so many bytes that goes alone goes as a burst of one: the system puts it into pages then, and it takes
+/// about half the memory of what else is a power of two.
+const LARGE: usize = 512;
+
+/// Whether packets of the MTU go in bursts, if those may be sent, also where one goes alone.
+pub(in crate::net) fn goes_in_pages(mtu: usize) -> bool {
+    mtu >= LARGE
+}
+
+/// Packets that have the same shipment as one message; `segment` is the size of the first datagram.
+fn burst<'a>(
+    shipment: Shipment,
+    payloads: &'a [IoSlice<'a>],
+    segment: usize,
+    segments: bool,
+) -> Burst<'a> {
+    let large = segments && shipment.company == Company::Any && segment >= LARGE;
+    let is_alone = payloads.len() == 1 && payloads[0].len() == segment;
+    Burst {
+        payloads,
+        segment: u16::try_from(segment).ok().filter(|_| !is_alone || large),
+        to: shipment.to,
+        traffic_class: shipment.traffic_class,
+        hop_limit: shipment.hop_limit,
+    }
+}
+
+impl Network {
+    /// Sends a box's packets; each run of them is a burst.
+    pub(super) fn send(&self, batch: &Batch) {
+        // Most often there is one, and an acknowledgement behind it.
+        let mut payloads: SmallVec<[IoSlice<'_>; 2]> = SmallVec::new();
+        payloads.reserve(batch.pieces.len());
+        for piece in &batch.pieces {
+            payloads.push(IoSlice::new(batch.datagrams(piece)));
+        }
+        let of = |pieces: &Range<usize>| &batch.sealed[batch.pieces[pieces.start].sealed];
+        let socket_of = |pieces: &Range<usize>| of(pieces).shipment.endpoint;
+        for all in (batch.bursts).chunk_by(|a, b| socket_of(a) == socket_of(b)) {
+            let Some(endpoint) = self.own.get(socket_of(&all[0])) else {
+                continue;
+            };
+            let socket = &endpoint.socket;
+            let segments = self.segmentation != Segmentation::Never && socket.segments();
+            let mut bursts: SmallVec<[Burst<'_>; 2]> = SmallVec::new();
+            bursts.reserve(all.len());
+            for pieces in all {
+                let first = of(pieces);
+                let segment = first.datagram.len();
+                let payloads = &payloads[pieces.clone()];
+                bursts.push(burst(first.shipment, payloads, segment, segments));
+            }
+            self.ship(socket, &bursts);
+        }
+    }
+
+    /// How many packets go as one, from that on of the first run which is the `packet`th.
+    pub(super) fn burst(&self, sealed: &[Sealed], packet: usize) -> usize {
+        let Some(first) = sealed.first() else {
+            return 0;
+        };
+        let allowed = match (self.segmentation, first.shipment.company) {
+            (Segmentation::Never, _) | (_, Company::None) => false,
+            (Segmentation::Peers, Company::Numbered) => false,
+            (Segmentation::Peers | Segmentation::Always, _) => true,
+        };
+        let socket = self.own.get(first.shipment.endpoint);
+        if !allowed || !socket.is_some_and(|own| own.socket.segments()) {
+            return 1;
+        }
+        let same = (sealed.iter()).take_while(|sealed| sealed.shipment == first.shipment);
+        let sizes = same.flat_map(|s| std::iter::repeat_n(s.datagram.len(), s.count()));
+        bursts::together(sizes.skip(packet))
+    }
+
+    /// Sends bursts by a socket. What the system has no room for after some tries is lost, as on any network.
+    fn ship(&self, socket: &Socket, bursts: &[Burst<'_>]) {
+        let (mut rest, mut tries) = (bursts, 0);
+        while let Some(first) = rest.first() {
+            match socket.send(rest) {
+                Ok(sent) if sent > 0 => {
+                    rest = &rest[sent.min(rest.len())..];
+                    tries = 0;
+                }
+                Err(error) if is_shortage(&error) => {
+                    tries += 1;
+                    if tries > TRIES {
+                        let lost: usize = rest.iter().map(Burst::datagrams).sum();
+                        self.counters.count(Counter::SendDiscarded, lost as u64);
+                        return;
+                    }
+                    thread::yield_now();
+                }
+                Err(error) if first.segment.is_some() => {
+                    // The interface cannot take bursts apart (udp(7)); other reasons may be those of this one.
+                    if error.raw_os_error() == Some(libc::EIO) {
+                        socket.stop_segments();
+                    }
+                    self.ship_apart(socket, first);
+                    rest = &rest[1..];
+                }
+                // Too long for the interface, no route, refused by a filter: that is of the first datagram.
+                _ => {
+                    self.counters.count(Counter::SendDiscarded, 1);
+                    rest = &rest[1..];
+                }
+            }
+        }
+    }
+
+    /// Sends each datagram of a burst by itself.
+    fn ship_apart(&self, socket: &Socket, burst: &Burst<'_>) {
+        let size = burst.segment.map_or(usize::MAX, usize::from);
+        for datagram in burst
+            .payloads
+            .iter()
+            .flat_map(|payload| payload.chunks(size))
+        {
+            let alone = Burst {
+                payloads: &[IoSlice::new(datagram)],
+                segment: None,
+                ..*burst
+            };
+            self.ship(socket, &[alone]);
+        }
+    }
+}
+
+/// Whether the system may take the same datagram soon.
+fn is_shortage(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+        || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}

@@ -7,6 +7,7 @@
 //! | `modify` | the attributes' values |
 //! | `create` | what each type needs, and the limits |
 //! | `object` | the queue pair itself |
+//! | `post` | its queues, for who posts to them |
 //! | `host` | what the transport asks of its surroundings |
 //! | `handles` | who knows a queue pair: several, of an XRC target |
 //! | `device` | what is asked of the NIC |
@@ -32,6 +33,7 @@ mod handles;
 mod host;
 mod modify;
 mod object;
+mod post;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -48,4 +50,4 @@ pub(crate) use error::{CreateError, PostError};
 pub(crate) use handles::Handle;
 pub(crate) use modify::{Modification, number_of};
 pub use object::QueuePair;
-pub(crate) use object::Sender;
+pub(crate) use post::Sender;

@@ -175,7 +175,7 @@ impl QueuePair {
 
     /// The peer is known to be gone: requests that wait for it end as soon as their attributes allow.
     pub fn peer_is_gone(&mut self) {
-        self.requester.desert();
+        self.requester.peer_is_gone();
     }
 
     /// Whether nothing is to be transmitted but an acknowledgement, of a message that the program was told of. It may wait for

@@ -127,7 +127,7 @@ impl Requester {
         self.not_ready_retries = 0;
         self.gone_back = false;
         self.silences = 0;
-        self.is_deserted = false;
+        self.is_peer_gone = false;
         self.excused = false;
         self.again_at = None;
         self.settle(endpoint, host)?;

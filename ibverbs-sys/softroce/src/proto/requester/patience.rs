@@ -1,0 +1,80 @@
+//! How long an answer is waited for.
+
+use super::{Failed, Requester, sooner};
+use crate::proto::endpoint::Endpoint;
+use crate::proto::{Counter, Host, Time};
+
+impl Requester {
+    /// When [`handle_timeout`](Self::handle_timeout) or another packet is due.
+    #[inline]
+    pub(in crate::proto) fn next_timeout(&self) -> Option<Time> {
+        let paused = if self.queue.is_empty() {
+            None
+        } else {
+            self.flow.next_timeout()
+        };
+        let times = [self.answer_by, self.again_at, self.probe.at(), paused];
+        times.into_iter().fold(None, sooner)
+    }
+
+    pub(in crate::proto) fn handle_timeout(
+        &mut self,
+        now: Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) -> Result<(), Failed> {
+        if self.again_at.is_some_and(|at| at <= now) {
+            self.again_at = None;
+        }
+        if self.answer_by.is_some_and(|at| at <= now) && !self.excuse(now, endpoint) {
+            host.count(Counter::AcknowledgementTimeout, 1);
+            self.retry(endpoint, host)?;
+            self.silences = self.silences.saturating_add(1);
+            self.window.silence(self.sent);
+            // A peer that says the same once more says it of what goes now.
+            self.gone_back = false;
+        }
+        self.probe.handle_timeout(now);
+        Ok(())
+    }
+
+    /// A packet goes. Its answer is due by that of an earlier one, if one is waited for.
+    #[inline]
+    pub(super) fn expect_answer(&mut self, now: impl FnOnce() -> Time, endpoint: &Endpoint) {
+        if self.answer_by.is_none() {
+            self.answer_by = self.deadline(now(), endpoint);
+        }
+    }
+
+    /// When a packet that goes now has to be answered. To a peer of which nothing was heard twice it goes with up to four times
+    /// the time that is set, which the specification leaves to the requester (IBTA 9.7.6.1.3): a peer is a program, and where
+    /// processors are scarce it may be kept from running for longer than the timeouts of a device add up to.
+    pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> Option<Time> {
+        let timeout = endpoint.attributes.ack_timeout?;
+        let doublings = match self.is_peer_gone {
+            false => self.silences.saturating_sub(1).min(2),
+            true => 0,
+        };
+        Some(now + timeout * (1 << doublings))
+    }
+
+    /// The peer is gone, as far as is known: it gets no more time than what is set.
+    pub(in crate::proto) fn peer_is_gone(&mut self) {
+        self.is_peer_gone = true;
+    }
+
+    /// Whether the silence may be this side's own. Who looks so late at his clock was kept from running, and the peer
+    /// on the same machine perhaps as well: it gets as much time again, once.
+    fn excuse(&mut self, now: Time, endpoint: &Endpoint) -> bool {
+        let (Some(at), Some(timeout)) = (self.answer_by, endpoint.attributes.ack_timeout) else {
+            return false;
+        };
+        let late = now - at;
+        if self.excused || self.is_peer_gone || late < timeout / 4 {
+            return false;
+        }
+        self.excused = true;
+        self.answer_by = Some(now + late.min(timeout * 4));
+        true
+    }
+}

@@ -1,7 +1,9 @@
 //! Runs of packets: that they come as the packets that they are, whatever way they go.
 
+use std::time::Instant;
+
 use super::segmentation::{ALL, elsewhere, messages, of, supported};
-use super::{Got, Inbox, Network, collect, number, open, path, receive};
+use super::{Got, Inbox, LOST, Network, number, open, path, receive, receive_datagrams};
 use crate::config::Config;
 use crate::fault::NetworkFaults;
 use crate::proto::{Counter, Run};
@@ -106,7 +108,9 @@ fn they_pass_the_system_and_are_taken_together() {
     send(&a, &b, 0, 40);
     let mut counts = Vec::new();
     let mut inbox = Inbox::new();
+    let end = Instant::now() + LOST;
     while counts.iter().sum::<usize>() < 41 {
+        assert!(Instant::now() < end, "these came: {counts:?}");
         b.receive(&mut inbox, |packets| {
             counts.extend(packets.map(|(_, run)| run.count()));
         });
@@ -123,10 +127,7 @@ fn each_is_damaged_by_itself_and_stands_in_the_capture() {
         ..NetworkFaults::default()
     });
     assert_eq!(send(&a, &b, 0, 99), 0, "accidents are those of packets");
-    let (mut inbox, mut got, mut came) = (Inbox::new(), Vec::new(), 0);
-    while came < 100 {
-        came += collect(&b, &mut inbox, &mut got);
-    }
+    let got = receive_datagrams(&b, 100);
     let wrong = b.counters.value(Counter::WrongIcrc);
     assert_eq!(wrong + got.len() as u64, 100);
     assert!((25..75).contains(&wrong), "{wrong}");

@@ -78,10 +78,5 @@ impl QueuePair {
     }
 }
 
-/// Makes a packet ask for an acknowledgement.
-pub(super) fn ask(packet: &mut [u8]) {
-    packet[8] |= 0x80;
-}
-
 #[cfg(test)]
 mod tests;

@@ -13,3 +13,4 @@ pub(crate) use header::BASE;
 pub use header::{Aeth, AtomicEth, Bth, Deth, Header, Malformed, Nak, Packet, Reth, Syndrome};
 pub use opcode::{Opcode, Operation, Transport};
 pub use run::Run;
+pub(crate) use run::ask_for_acknowledgement;

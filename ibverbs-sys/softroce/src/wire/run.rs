@@ -104,7 +104,7 @@ impl<'a> Run<'a> {
             if number > 0 {
                 let bth = &mut packet.header.bth;
                 bth.sequence = (bth.sequence + number as u32) & NUMBERS;
-                bth.acknowledge = bytes[number * stride + 8] & ACKNOWLEDGE != 0;
+                bth.acknowledge = bytes[number * stride + FLAGS] & ACKNOWLEDGE != 0;
             }
             packet
         })
@@ -114,14 +114,22 @@ impl<'a> Run<'a> {
 /// The bits of a sequence number.
 const NUMBERS: u32 = 0xff_ffff;
 
-/// The bit in the byte before a sequence number that asks for an acknowledgement.
+/// Where in a packet the byte before its sequence number is.
+const FLAGS: usize = 8;
+
+/// The bit in that byte that asks for an acknowledgement.
 const ACKNOWLEDGE: u8 = 0x80;
+
+/// Makes a packet ask for an acknowledgement.
+pub(crate) fn ask_for_acknowledgement(packet: &mut [u8]) {
+    packet[FLAGS] |= ACKNOWLEDGE;
+}
 
 /// Whether a packet asks for an acknowledgement, and its number, if all else in its BTH is as in `head`.
 fn following(head: &[u8; BASE], packet: &[u8]) -> Option<(bool, u32)> {
     let bth = packet.first_chunk::<BASE>()?;
     let [flags, sequence @ ..] = *bth.last_chunk::<4>()?;
-    let is_same = bth[..8] == head[..8] && (flags ^ head[8]) & !ACKNOWLEDGE == 0;
+    let is_same = bth[..FLAGS] == head[..FLAGS] && (flags ^ head[FLAGS]) & !ACKNOWLEDGE == 0;
     let [high, middle, low] = sequence;
     is_same.then_some((
         flags & ACKNOWLEDGE != 0,

@@ -2,9 +2,8 @@ use super::entry::{Entry, Progress};
 use super::packet::{self, Place};
 use super::{Requester, SendOperation};
 use crate::proto::endpoint::Endpoint;
-use crate::proto::run::{self, Run};
-use crate::proto::{Counter, Host, Path, Sequence, Time};
-use crate::wire::BASE;
+use crate::proto::{Counter, Host, Path, Run, Sequence, Time};
+use crate::wire::{BASE, ask_for_acknowledgement};
 
 impl Requester {
     /// The packets that go next, if they are several from the middle of a message and nothing goes before them.
@@ -56,7 +55,7 @@ impl Requester {
         let on_the_way = self.on_the_way(sequence);
         for (number, bytes) in (0..).zip(out.chunks_exact_mut(stride)) {
             if self.asks(on_the_way + number, 1) {
-                run::ask(bytes);
+                ask_for_acknowledgement(bytes);
                 self.unasked = 0;
             } else {
                 self.unasked += 1;

@@ -48,13 +48,13 @@ impl<'a> Lanes<'a> {
 
     #[cold]
     fn enter_another(self, preferred: usize) -> Lane<'a> {
-        let mut attempt = 1;
+        let mut attempt = 1_u32;
         loop {
             let number = self.near(preferred.wrapping_add(attempt as usize));
             if let Some(lane) = self.try_enter(number) {
                 return lane;
             }
-            attempt += 1;
+            attempt = attempt.wrapping_add(1);
             if attempt as usize >= self.0.len() {
                 relax(attempt);
             }

@@ -53,7 +53,7 @@ fn run<T>(failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> T) -> T {
 /// As [`guard`], for what works in a forked child too.
 pub(crate) fn catch<T>(failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> T) -> T {
     // What a panic leaves behind is never used as if it were whole: the device says that it failed,
-    // and the locks of parking_lot open.
+    // and locks open.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer,
         Err(_) => {

@@ -27,8 +27,8 @@ impl View<'_> {
         })
     }
 
-    /// Copies bytes of a message to where the peer's view of the same registry finds a place. One lock holds the keys of
-    /// both as long as bytes go.
+    /// Copies bytes of a message to where the peer's view of the same registry finds a place. The keys of both are
+    /// read once, and do not change as long as bytes go.
     pub(crate) fn carry(
         &self,
         message: &Payload,

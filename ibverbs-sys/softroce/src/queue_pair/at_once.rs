@@ -4,8 +4,8 @@
 //! That is so where all before them are done and the way is known, and for as much of a list as needs nobody at the other side.
 //! Whatever is in the way of a request, it and all behind it are queued, and go as every other one.
 //!
-//! What a list does together it pays for once: the queue pair's lock and those of the regions and of the completion queue, a
-//! [`Visit`] to the peer, and the sequence numbers.
+//! What a list does together it pays for once: the locks of the queue pair and of the completion queue, the reading of the
+//! regions, a [`Visit`] to the peer, and the sequence numbers.
 
 use smallvec::SmallVec;
 

@@ -265,10 +265,15 @@ impl Nic {
     }
 
     fn transmit_at(&self, queue_pair: &QueuePair, now: Time) {
-        self.transmit_by(queue_pair, now, &mut self.network.outbox());
+        self.transmit_by(queue_pair, || now, &mut self.network.outbox());
     }
 
-    fn transmit_by(&self, queue_pair: &QueuePair, now: Time, outbox: &mut net::Outbox<'_>) {
+    fn transmit_by(
+        &self,
+        queue_pair: &QueuePair,
+        now: impl FnOnce() -> Time,
+        outbox: &mut net::Outbox<'_>,
+    ) {
         if let Some(timeout) = queue_pair.transmit(now, outbox) {
             self.timers
                 .note(queue_pair.number(), queue_pair.alarm(), timeout);

@@ -20,6 +20,7 @@
 //!   look whether it [sleeps](Sleeper); the engine says that it sleeps, and then looks again. All four in one
 //!   order (sequentially consistent), so at least one side sees the other.
 
+mod clock;
 mod pacing;
 mod signals;
 mod sleeper;

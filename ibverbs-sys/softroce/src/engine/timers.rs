@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use super::Sleeper;
+use super::clock::Clock;
 use crate::proto::Time;
 
 /// The NIC's clock, and when somebody wants to be called.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    origin: Instant,
+    clock: Clock,
     /// At most one entry for every key.
     set: Mutex<BTreeSet<(Time, u32)>>,
     /// The first entry's time; the largest number: there is none.
@@ -41,7 +41,7 @@ impl Alarm {
 impl Timers {
     pub(crate) fn new(sleeper: Sleeper) -> Self {
         Self {
-            origin: Instant::now(),
+            clock: Clock::new(),
             set: Mutex::new(BTreeSet::new()),
             earliest: AtomicU64::new(NEVER),
             sleeper,
@@ -55,8 +55,12 @@ impl Timers {
 
     /// The present.
     pub(crate) fn now(&self) -> Time {
-        let elapsed = self.origin.elapsed();
-        Time::from_nanos(elapsed.as_secs() * 1_000_000_000 + u64::from(elapsed.subsec_nanos()))
+        self.clock.now()
+    }
+
+    /// The present and some milliseconds, roughly and cheaply.
+    pub(crate) fn coarse_now(&self) -> Time {
+        self.clock.coarse()
     }
 
     /// When the first one is due.

@@ -88,6 +88,10 @@ impl queue_pair::Device for Nic {
         self.timers.now()
     }
 
+    fn coarse_now(&self) -> Time {
+        self.timers.coarse_now()
+    }
+
     fn count(&self, counter: Counter, by: u64) {
         self.counters.count(counter, by);
     }

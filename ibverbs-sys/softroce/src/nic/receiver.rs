@@ -175,7 +175,7 @@ impl Nic {
         if receiver.neighbours.links().is_empty() {
             // What did not go with what the program said goes now.
             receiver.touched.retain(|queue_pair| queue_pair.owes());
-            self.answer(now, &mut receiver.touched, is_quiet);
+            self.answer(|| now, &mut receiver.touched, is_quiet);
         }
         let shared = self.receive_shared(receiver, Some(now), care);
         let Receiver {
@@ -196,11 +196,11 @@ impl Nic {
                 }
                 // The next burst is looked at while the peer, which has its answer to this one, makes one more.
                 if many {
-                    self.answer(now, touched, is_quiet);
+                    self.answer(|| now, touched, is_quiet);
                 }
             });
             if received > FEW || received > 0 && care != Care::Poll {
-                self.answer(now, touched, is_quiet);
+                self.answer(|| now, touched, is_quiet);
             } else if received > 0 {
                 self.answer_later(now, touched);
             }
@@ -211,7 +211,7 @@ impl Nic {
     }
 
     /// Takes what came through shared memory, and has it answered; how much there was. Where the time is not known, it is looked
-    /// for only if something came.
+    /// for only if a packet came or goes: what briefs are waited for may take somewhat longer.
     fn receive_shared(&self, receiver: &mut Receiver, now: Option<Time>, care: Care) -> usize {
         let Receiver {
             touched,
@@ -222,8 +222,9 @@ impl Nic {
             ..
         } = receiver;
         let is_quiet = care == Care::Wake;
-        let mut present = now;
+        let (mut present, mut about) = (now, now);
         let mut now = || *present.get_or_insert_with(|| self.now());
+        let mut coarse = || *about.get_or_insert_with(|| self.timers.coarse_now());
         let mut resumed = SmallVec::<[u32; 8]>::new();
         let mut is_urgent = false;
         let count = self.network.receive_shared(
@@ -235,7 +236,7 @@ impl Nic {
                     self.deliver(now(), arrival, &Run::alone(*packet), touched);
                 }
                 Delivery::Brief(brief) => {
-                    let prospect = self.deliver_brief(now(), arrival, brief, touched, recent);
+                    let prospect = self.deliver_brief(coarse(), arrival, brief, touched, recent);
                     is_urgent |= prospect == Prospect::Urgent;
                 }
             },
@@ -252,7 +253,7 @@ impl Nic {
             let may_wait = !is_urgent && care == Care::Poll && unanswered.may_wait();
             if !may_wait || !self.may_answer_later() {
                 unanswered.answered();
-                self.answer(now(), touched, is_quiet);
+                self.answer(now, touched, is_quiet);
             }
         }
         if !is_quiet {
@@ -264,13 +265,18 @@ impl Nic {
     }
 
     /// Lets queue pairs answer: once for all that came together.
-    fn answer(&self, now: Time, touched: &mut Vec<Arc<QueuePair>>, is_quiet: bool) {
+    fn answer(
+        &self,
+        mut now: impl FnMut() -> Time,
+        touched: &mut Vec<Arc<QueuePair>>,
+        is_quiet: bool,
+    ) {
         if self.owes_answers.load(Ordering::Relaxed) {
             self.owes_answers.store(false, Ordering::Relaxed);
         }
         for queue_pair in touched.drain(..) {
             let mut outbox = self.network.outbox().quiet(is_quiet);
-            self.transmit_by(&queue_pair, now, &mut outbox);
+            self.transmit_by(&queue_pair, &mut now, &mut outbox);
         }
     }
 
@@ -285,7 +291,7 @@ impl Nic {
         });
         // Also where none is left: then nothing is owed any more.
         if touched.is_empty() || !self.may_answer_later() {
-            self.answer(now, touched, false);
+            self.answer(|| now, touched, false);
         }
     }
 
@@ -356,7 +362,7 @@ impl Nic {
     /// Answers all that is not answered yet, unless another thread receives for long.
     pub(super) fn answer_all(&self) {
         if let Some(mut receiver) = self.receiver_soon() {
-            self.answer(self.now(), &mut receiver.touched, false);
+            self.answer(|| self.now(), &mut receiver.touched, false);
         }
     }
 

@@ -80,7 +80,7 @@ impl Short {
 
 impl QueuePair {
     /// The next thing to be said, if it fits into a brief; if not, [`poll_transmit`](Self::poll_transmit) has it, or there is
-    /// nothing.
+    /// nothing. For `now` holds what [`receive_brief`](Self::receive_brief) says.
     pub fn poll_brief(
         &mut self,
         now: impl FnOnce() -> Time,
@@ -124,7 +124,7 @@ impl QueuePair {
     }
 
     /// Posts a short message and sends it, where [`may_say`](Self::may_say) allows it. `bytes`: as many as fit into a
-    /// [`Short`] at most.
+    /// [`Short`] at most. For `now` holds what [`receive_brief`](Self::receive_brief) says.
     pub fn say(&mut self, message: &Utterance, bytes: &[u8], now: impl FnOnce() -> Time) -> Brief {
         let message = self.requester.say(message, bytes, now, &self.endpoint);
         Brief {
@@ -156,7 +156,8 @@ impl QueuePair {
 
     /// Takes a brief, as [`receive`](Self::receive) takes packets.
     ///
-    /// The caller has checked that it came from the peer's address.
+    /// The caller has checked that it came from the peer's address. `now` may be a moment that is somewhat later than the present: no
+    /// more follows from it than how long the peer has for the next answer, and memory loses none.
     pub fn receive_brief(&mut self, now: Time, brief: &Brief, host: &mut impl Host) {
         if self.endpoint.service != Service::ReliableConnection {
             host.count(Counter::Unaddressed, 1);

@@ -32,7 +32,7 @@ impl QueuePair {
         self.with(mine, |transport, host| {
             host.answering = true;
             while link.may_send(self.number()) {
-                let Some(brief) = transport.poll_brief(|| self.device().now(), host) else {
+                let Some(brief) = transport.poll_brief(|| self.device().coarse_now(), host) else {
                     break;
                 };
                 packets += 1;
@@ -90,7 +90,7 @@ impl QueuePair {
             }
             _ => return false,
         };
-        let brief = transport.say(message, bytes, || self.device().now());
+        let brief = transport.say(message, bytes, || self.device().coarse_now());
         if link.send_brief(tag, &brief) == Err(Failure::Full) {
             link.keep(tag, Kept::Brief(brief));
         }

@@ -32,6 +32,11 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// The time.
     fn now(&self) -> Time;
 
+    /// The time and some milliseconds, roughly and cheaply: for what is waited for much longer.
+    fn coarse_now(&self) -> Time {
+        self.now()
+    }
+
     /// Adds to a counter.
     fn count(&self, counter: Counter, by: u64);
 

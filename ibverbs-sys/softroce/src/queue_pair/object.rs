@@ -261,10 +261,14 @@ impl QueuePair {
 
     /// Moves what can go directly, and hands over all packets that may go now. They are on their way before the queue
     /// pair's lock is open again: those of the next thread do not overtake them. When there is something to do by itself.
-    pub(crate) fn transmit(&self, now: Time, outgoing: &mut impl Outgoing) -> Option<Time> {
+    pub(crate) fn transmit(
+        &self,
+        now: impl FnOnce() -> Time,
+        outgoing: &mut impl Outgoing,
+    ) -> Option<Time> {
         let mut inner = self.inner.lock();
         self.carry(&mut inner);
-        self.transmit_packets(&mut inner, || now, outgoing);
+        self.transmit_packets(&mut inner, now, outgoing);
         inner.transport.next_timeout()
     }
 

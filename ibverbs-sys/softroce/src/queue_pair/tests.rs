@@ -152,7 +152,7 @@ impl Bench {
     fn run(&self, wire: &mut Wire, queue_pairs: &[&Arc<QueuePair>]) {
         let now = Time::from_nanos(1);
         for queue_pair in queue_pairs {
-            queue_pair.transmit(now, wire);
+            queue_pair.transmit(|| now, wire);
         }
         let mut packets = 0;
         while let Some(bytes) = wire.0.pop_front() {
@@ -162,7 +162,7 @@ impl Bench {
             let number = packet.header.bth.destination;
             let to = queue_pairs.iter().find(|to| to.number() == number).unwrap();
             to.receive(now, &arrival(OWN), &Run::alone(packet));
-            to.transmit(now, wire);
+            to.transmit(|| now, wire);
         }
     }
 
@@ -538,7 +538,7 @@ fn draining_is_told_to_who_asked() {
         two.receiver().post(room(&bench, 1)).unwrap();
         post(&one, 2).unwrap();
         let mut wire = Wire::default();
-        one.transmit(Time::from_nanos(1), &mut wire);
+        one.transmit(|| Time::from_nanos(1), &mut wire);
 
         let mut values = attributes(8, State::SendQueueDrained);
         values.en_sqd_async_notify = 1;
@@ -578,7 +578,7 @@ fn a_connection_listens_to_its_peer_alone() {
     two.receiver().post(room(&bench, 1)).unwrap();
     post(&one, 2).unwrap();
     let (now, mut wire) = (Time::from_nanos(1), Wire::default());
-    one.transmit(now, &mut wire);
+    one.transmit(|| now, &mut wire);
     let bytes = wire.0.pop_front().unwrap();
     let packet = Packet::parse(&bytes).unwrap();
     let stranger = Ipv4Addr::new(127, 9, 9, 9).to_ipv6_mapped();
@@ -628,7 +628,7 @@ fn a_destroyed_queue_pair_is_dead_at_once() {
     let mut wire = Wire::default();
     bench.run(&mut wire, &[&one, &two]);
     post(&one, 4).unwrap();
-    one.transmit(Time::from_nanos(1), &mut wire);
+    one.transmit(|| Time::from_nanos(1), &mut wire);
     assert_eq!(bench.domain.usage().close(), Err(Refusal::Busy));
 
     two.close();
@@ -638,7 +638,7 @@ fn a_destroyed_queue_pair_is_dead_at_once() {
     let packet = Packet::parse(&bytes).unwrap();
     two.receive(now, &arrival(OWN), &Run::alone(packet));
     two.handle_timeout(now);
-    two.transmit(now, &mut wire);
+    two.transmit(|| now, &mut wire);
     assert!(wire.0.is_empty() && two.next_timeout().is_none());
     assert!(bench.received().is_empty(), "its completions are gone too");
     assert_eq!(bench.receive_queue.usage().close(), Err(Refusal::Busy));
@@ -782,7 +782,7 @@ fn a_window_is_bound_by_a_request() {
     let refused = datagrams.post_bind(1, 0, binding(window));
     assert_eq!(refused, Err(PostError::Operation));
     one.post_bind(5, 0, binding(window)).unwrap();
-    one.transmit(Time::from_nanos(1), &mut Wire::default());
+    one.transmit(|| Time::from_nanos(1), &mut Wire::default());
     // The region does not say that windows may be bound to it.
     let failed = CompletionStatus::MemoryWindowBind;
     assert_eq!(bench.sent(), [(5, failed, Work::Bind)]);

@@ -127,7 +127,7 @@ impl Requester {
         }
     }
 
-    /// The peer says that it has executed all up to `sequence`.
+    /// The peer says that it has executed all up to `sequence`. The present may be somewhat before `now`.
     pub(in crate::proto) fn acknowledged(
         &mut self,
         sequence: Sequence,
@@ -136,6 +136,7 @@ impl Requester {
         host: &mut impl Host,
     ) -> Result<(), Failed> {
         if self.is_news(sequence) {
+            self.probe.forgo_measuring();
             self.acknowledge_before(sequence.next(), now, endpoint, host)?;
         }
         Ok(())

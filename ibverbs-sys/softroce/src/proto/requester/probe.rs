@@ -83,6 +83,11 @@ impl Probe {
         self.end = None;
     }
 
+    /// What is answered next is not measured: when that comes is not known exactly.
+    pub(super) fn forgo_measuring(&mut self) {
+        self.timed = None;
+    }
+
     /// When to look.
     pub(super) fn at(&self) -> Option<Time> {
         self.at

@@ -12,6 +12,9 @@ use crate::sim::random::splitmix;
 use crate::sim::trace::{self, Clock, Line};
 use crate::wire::Packet;
 
+/// How much too late it is by the clock that briefs are looked at with.
+const TICK: Duration = Duration::from_millis(12);
+
 /// What a brief has in front of it: as much as a packet.
 const HEADERS: usize = 40;
 
@@ -68,7 +71,7 @@ impl World<'_> {
         self.nodes[node].slots[slot].watch.heard(&brief);
         let place = Place { node, slot };
         self.with(place, |queue_pair, view, now| {
-            queue_pair.receive_brief(now, &brief, view);
+            queue_pair.receive_brief(now + TICK, &brief, view);
         });
         match self.queue_pair(place).prospect() {
             Prospect::Nothing => {}
@@ -137,7 +140,7 @@ impl World<'_> {
                 break;
             }
             let brief = self.with(place, |queue_pair, view, now| {
-                queue_pair.poll_brief(|| now, view)
+                queue_pair.poll_brief(|| now + TICK, view)
             });
             let Some(brief) = brief else {
                 break;
@@ -275,7 +278,7 @@ impl World<'_> {
                 solicited: request.solicited,
             };
             (gathered && !request.fence && queue_pair.may_say())
-                .then(|| queue_pair.say(&message, bytes, || now))
+                .then(|| queue_pair.say(&message, bytes, || now + TICK))
         });
         if let Some(brief) = &said {
             self.send_brief(place, brief);

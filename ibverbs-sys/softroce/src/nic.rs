@@ -190,18 +190,38 @@ impl Nic {
         }
     }
 
-    /// Sends what was posted to a queue pair: directly if that can be, else by packets. Small messages to a peer that has
-    /// much to answer may wait until it does.
-    pub(crate) fn send(&self, mut sender: Sender<'_>) {
-        let queue_pair = sender.queue_pair();
-        if !sender.flush_said() && sender.carry() == Step::Packets && !sender.may_wait() {
-            sender.transmit(|| self.now(), &mut self.network.outbox());
-        }
-        let timeout = sender.next_timeout();
-        drop(sender);
+    /// Has `post` post to a queue pair, and sends what it posted: directly if that can be, else by packets. Small messages to a
+    /// peer that has much to answer may wait until it does.
+    ///
+    /// The sender stays where it is made. Handed over, it would be read in other pieces than it was written in, and so only
+    /// when all that was stored before has reached memory: that may be lines which the peer has.
+    #[inline]
+    pub(crate) fn post<T>(
+        &self,
+        queue_pair: &QueuePair,
+        post: impl FnOnce(&mut Sender<'_>) -> T,
+    ) -> T {
+        let (answer, timeout) = {
+            let mut sender = queue_pair.sender();
+            let answer = post(&mut sender);
+            if sender.is_idle() {
+                return answer;
+            }
+            if !sender.flush_said() {
+                self.send(&mut sender);
+            }
+            (answer, sender.next_timeout())
+        };
         if let Some(timeout) = timeout {
             self.timers
                 .note(queue_pair.number(), queue_pair.alarm(), timeout);
+        }
+        answer
+    }
+
+    fn send(&self, sender: &mut Sender<'_>) {
+        if sender.carry() == Step::Packets && !sender.may_wait() {
+            sender.transmit(|| self.now(), &mut self.network.outbox());
         }
     }
 

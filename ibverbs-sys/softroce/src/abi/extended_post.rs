@@ -339,10 +339,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         let object = unsafe { object(qp.cast()) };
         let queue_pair = object.queue_pair();
         let posted = object.batch().complete(queue_pair.rules(), |requests| {
-            let mut sender = queue_pair.sender();
-            sender.post_all(requests)?;
-            object.nic().send(sender);
-            Ok(())
+            (object.nic()).post(queue_pair, |sender| sender.post_all(requests))
         });
         posted.map_or_else(PostError::errno, |()| 0)
     })

@@ -33,37 +33,32 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: the queue pair is ours.
         let object = unsafe { object(qp) };
         let queue_pair = object.queue_pair();
-        let mut sender = queue_pair.sender();
-        // SAFETY: the caller gives a list of requests, whose last one has no next; what hangs on one is what its fields say.
-        let mut list = unsafe { Requests::new(wr, queue_pair.rules()) };
-        sender.do_at_once(&mut list);
-        let mut next = list.rest();
-        if next.is_null() {
-            return 0;
-        }
-        let mut answer = 0;
-        // SAFETY: the caller gives a list of requests, whose last one has no next.
-        while let Some(request) = unsafe { next.as_ref() } {
-            // SAFETY: the caller's list; what hangs on a request is what its fields say.
-            let saying = unsafe { saying(request, queue_pair.rules()) };
-            if saying.is_some_and(|(message, data)| sender.say(&message, data)) {
+        object.nic().post(queue_pair, |sender| {
+            // SAFETY: the caller gives a list of requests, whose last one has no next; what hangs on one is what its fields say.
+            let mut list = unsafe { Requests::new(wr, queue_pair.rules()) };
+            sender.do_at_once(&mut list);
+            let mut next = list.rest();
+            // SAFETY: the caller gives a list of requests, whose last one has no next.
+            while let Some(request) = unsafe { next.as_ref() } {
+                // SAFETY: the caller's list; what hangs on a request is what its fields say.
+                let saying = unsafe { saying(request, queue_pair.rules()) };
+                if saying.is_some_and(|(message, data)| sender.say(&message, data)) {
+                    next = request.next;
+                    continue;
+                }
+                // SAFETY: as above.
+                let posted = unsafe { describe(object, request) }
+                    .and_then(|draft| draft.finish(queue_pair.rules()))
+                    .and_then(|request| sender.post(request));
+                if let Err(error) = posted {
+                    // SAFETY: the caller has room for a pointer.
+                    unsafe { bad_wr.write(next) };
+                    return error.errno();
+                }
                 next = request.next;
-                continue;
             }
-            // SAFETY: as above.
-            let posted = unsafe { describe(object, request) }
-                .and_then(|draft| draft.finish(queue_pair.rules()))
-                .and_then(|request| sender.post(request));
-            if let Err(error) = posted {
-                // SAFETY: the caller has room for a pointer.
-                unsafe { bad_wr.write(next) };
-                answer = error.errno();
-                break;
-            }
-            next = request.next;
-        }
-        object.nic().send(sender);
-        answer
+            0
+        })
     })
 }
 

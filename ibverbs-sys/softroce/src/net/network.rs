@@ -55,7 +55,7 @@ fn gids_of(tag: u16) -> (usize, usize) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery<'a> {
     Packet(Packet<'a>),
-    Brief(&'a Brief),
+    Brief(&'a Brief<'a>),
 }
 
 /// A GID of the port.

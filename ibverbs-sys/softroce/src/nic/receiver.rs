@@ -340,7 +340,7 @@ impl Nic {
         &self,
         now: Time,
         arrival: &Arrival,
-        brief: &Brief,
+        brief: &Brief<'_>,
         touched: &mut Vec<Arc<QueuePair>>,
         recent: &mut Recent,
     ) -> Prospect {

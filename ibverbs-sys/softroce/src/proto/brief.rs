@@ -10,7 +10,7 @@ pub(crate) const SHORT: usize = 32;
 
 /// What one queue pair of a reliable connection says to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Brief {
+pub struct Brief<'a> {
     /// The number of the queue pair that it is for.
     pub destination: u32,
     /// The partition.
@@ -18,22 +18,20 @@ pub struct Brief {
     /// All up to this number is executed.
     pub acknowledged: Option<Sequence>,
     /// A message.
-    pub message: Option<Short>,
+    pub message: Option<Short<'a>>,
 }
 
 /// A message of a send that is one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short {
+pub struct Short<'a> {
     /// Its number.
     pub sequence: Sequence,
     /// Immediate data.
     pub immediate: Option<[u8; 4]>,
     /// The peer's completion shall raise an event.
     pub solicited: bool,
-    /// How many of the bytes are the message's.
-    pub length: u8,
-    /// The bytes.
-    pub bytes: [u8; SHORT],
+    /// The message, where it was found: [`SHORT`] bytes at most.
+    pub payload: &'a [u8],
 }
 
 /// A short message that is posted, beside its bytes.
@@ -60,32 +58,25 @@ pub enum Prospect {
     Urgent,
 }
 
-impl Brief {
+impl Brief<'_> {
     /// Bytes that it would have as a packet: a base transport header, an acknowledgement's or immediate data's, the message and
     /// its pad.
     pub fn bytes(&self) -> usize {
         12 + self.message.as_ref().map_or(4, |message| {
-            4 * usize::from(message.immediate.is_some())
-                + message.payload().len().next_multiple_of(4)
+            4 * usize::from(message.immediate.is_some()) + message.payload.len().next_multiple_of(4)
         })
-    }
-}
-
-impl Short {
-    /// The message.
-    pub fn payload(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length).min(SHORT)]
     }
 }
 
 impl QueuePair {
     /// The next thing to be said, if it fits into a brief; if not, [`poll_transmit`](Self::poll_transmit) has it, or there is
-    /// nothing. For `now` holds what [`receive_brief`](Self::receive_brief) says.
-    pub fn poll_brief(
+    /// nothing. A message is put into `room`. For `now` holds what [`receive_brief`](Self::receive_brief) says.
+    pub fn poll_brief<'a>(
         &mut self,
         now: impl FnOnce() -> Time,
         host: &mut impl Host,
-    ) -> Option<Brief> {
+        room: &'a mut [u8; SHORT],
+    ) -> Option<Brief<'a>> {
         let sends = match self.endpoint.state {
             State::ReadyToReceive => false,
             State::ReadyToSend | State::SendQueueDrained => true,
@@ -97,7 +88,7 @@ impl QueuePair {
         let mut message = None;
         let mut done = Ok(());
         if sends {
-            let polled = self.requester.poll_brief(now, &self.endpoint, host);
+            let polled = self.requester.poll_brief(now, &self.endpoint, host, room);
             message = polled.ok().flatten();
             done = polled.map(drop);
         }
@@ -123,9 +114,14 @@ impl QueuePair {
             && self.requester.may_say()
     }
 
-    /// Posts a short message and sends it, where [`may_say`](Self::may_say) allows it. `bytes`: as many as fit into a
-    /// [`Short`] at most. For `now` holds what [`receive_brief`](Self::receive_brief) says.
-    pub fn say(&mut self, message: &Utterance, bytes: &[u8], now: impl FnOnce() -> Time) -> Brief {
+    /// Posts a short message and sends it, where [`may_say`](Self::may_say) allows it. `bytes`: [`SHORT`] at most. For `now` holds what [`receive_brief`](Self::receive_brief) says.
+    #[inline]
+    pub fn say<'a>(
+        &mut self,
+        message: &Utterance,
+        bytes: &'a [u8],
+        now: impl FnOnce() -> Time,
+    ) -> Brief<'a> {
         let message = self.requester.say(message, bytes, now, &self.endpoint);
         Brief {
             destination: self.endpoint.attributes.destination,
@@ -158,7 +154,7 @@ impl QueuePair {
     ///
     /// The caller has checked that it came from the peer's address. `now` may be a moment that is somewhat later than the present: no
     /// more follows from it than how long the peer has for the next answer, and memory loses none.
-    pub fn receive_brief(&mut self, now: Time, brief: &Brief, host: &mut impl Host) {
+    pub fn receive_brief(&mut self, now: Time, brief: &Brief<'_>, host: &mut impl Host) {
         if self.endpoint.service != Service::ReliableConnection {
             host.count(Counter::Unaddressed, 1);
             return;

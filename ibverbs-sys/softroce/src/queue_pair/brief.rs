@@ -11,7 +11,7 @@ use super::shared::Near;
 use crate::net;
 use crate::proto::brief::SHORT;
 use crate::proto::{Arrival, Brief, Counter, Host, Memory, Prospect, Service, Time, Utterance};
-use crate::same_host::{Failure, Kept};
+use crate::same_host::Failure;
 
 impl QueuePair {
     /// Sends what goes in briefs, up to the first that does not. Whether there is nothing else to be sent, as far as can be
@@ -31,14 +31,16 @@ impl QueuePair {
         let (mut packets, mut bytes) = (0, 0);
         self.with(mine, |transport, host| {
             host.answering = true;
+            let mut room = [0; SHORT];
             while link.may_send(self.number()) {
-                let Some(brief) = transport.poll_brief(|| self.device().coarse_now(), host) else {
+                let now = || self.device().coarse_now();
+                let Some(brief) = transport.poll_brief(now, host, &mut room) else {
                     break;
                 };
                 packets += 1;
                 bytes += brief.bytes() as u64;
                 if link.send_brief(tag, &brief) == Err(Failure::Full) {
-                    link.keep(tag, Kept::Brief(brief));
+                    link.keep_brief(tag, &brief);
                 }
                 // Of a peer that is gone the timer tells.
             }
@@ -92,7 +94,7 @@ impl QueuePair {
         };
         let brief = transport.say(message, bytes, || self.device().coarse_now());
         if link.send_brief(tag, &brief) == Err(Failure::Full) {
-            link.keep(tag, Kept::Brief(brief));
+            link.keep_brief(tag, &brief);
         }
         tally.count(Counter::SentPackets, 1);
         tally.count(Counter::SentBytes, brief.bytes() as u64);
@@ -108,7 +110,12 @@ impl QueuePair {
     }
 
     /// A brief came for it. What it answers is to be transmitted.
-    pub(crate) fn receive_brief(&self, now: Time, arrival: &Arrival, brief: &Brief) -> Prospect {
+    pub(crate) fn receive_brief(
+        &self,
+        now: Time,
+        arrival: &Arrival,
+        brief: &Brief<'_>,
+    ) -> Prospect {
         let mut inner = self.inner.lock();
         self.with(&mut inner, |transport, host| {
             if arrival.is_of(transport.attributes().path.as_ref()) {

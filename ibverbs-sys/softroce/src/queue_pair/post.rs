@@ -18,6 +18,8 @@ pub(crate) struct Sender<'a> {
     inner: MutexGuard<'a, Inner>,
     /// The peer is to be woken for what was said.
     has_said: bool,
+    /// Something was posted that goes later.
+    has_queued: bool,
     /// Requests that were done at once: they take room for as long as it lasts, as others do.
     done: usize,
 }
@@ -30,6 +32,7 @@ impl QueuePair {
             queue_pair: self,
             inner: self.inner.lock(),
             has_said: false,
+            has_queued: false,
             done: 0,
         }
     }
@@ -55,18 +58,18 @@ impl QueuePair {
     }
 }
 
-impl<'a> Sender<'a> {
-    /// Whose it is.
-    pub(crate) fn queue_pair(&self) -> &'a QueuePair {
-        self.queue_pair
-    }
-
+impl Sender<'_> {
     /// Posts a short message and sends it, if that can be done at once.
     #[inline]
     pub(crate) fn say(&mut self, message: &Utterance, data: Data<'_>) -> bool {
         let said = self.ready(1).is_ok() && self.queue_pair.say(&mut self.inner, message, data);
         self.has_said |= said;
         said
+    }
+
+    /// Whether nothing was posted of which something is left to be done.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.has_said && !self.has_queued
     }
 
     /// If something was said: sees to it that the peer hears it. Whether nothing else is to be sent.
@@ -96,6 +99,7 @@ impl<'a> Sender<'a> {
     #[inline]
     pub(crate) fn post(&mut self, request: SendRequest) -> Result<(), PostError> {
         self.ready(1)?;
+        self.has_queued = true;
         let transport = &mut self.inner.transport;
         if matches!(
             transport.state(),
@@ -115,6 +119,7 @@ impl<'a> Sender<'a> {
         self.ready(requests.len())?;
         let done = self.do_at_once(&mut &requests[..]);
         requests.drain(..done);
+        self.has_queued |= !requests.is_empty();
         self.queue_pair.with(&mut self.inner, |transport, host| {
             for request in requests.drain(..) {
                 transport.post(request, host);

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use super::brief;
 use super::link::{Failure, Link};
-use super::ring::CHUNK;
+use super::ring::{CHUNK, WORDS};
 use crate::proto::Brief;
 
 /// Chunks of the longest packet.
@@ -39,7 +40,7 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) enum Kept {
     Packet(Box<[u8]>),
-    Brief(Brief),
+    Brief([u64; WORDS]),
 }
 
 impl Link {
@@ -72,6 +73,11 @@ impl Link {
     pub(crate) fn has_waiting(&self, queue_pair: u32) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
+    }
+
+    /// Keeps a brief for which the room has gone.
+    pub(crate) fn keep_brief(&self, tag: u16, brief: &Brief<'_>) {
+        self.keep(tag, Kept::Brief(brief::encode(brief)));
     }
 
     /// Keeps a packet or a brief for which the room has gone.
@@ -114,7 +120,7 @@ impl Link {
             };
             let sent = match kept {
                 Kept::Packet(bytes) => self.send(*tag, bytes),
-                Kept::Brief(brief) => self.send_brief(*tag, brief),
+                Kept::Brief(words) => self.send_words(*tag, words),
             };
             if sent != Err(Failure::Full) {
                 waiting.kept.pop_front();

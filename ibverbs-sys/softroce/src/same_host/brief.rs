@@ -24,7 +24,7 @@ const _: () = assert!(8 * (WORDS - BYTES_AT) == SHORT);
 
 /// What a slot has to say for a brief.
 #[inline]
-pub(crate) fn encode(brief: &Brief) -> [u64; WORDS] {
+pub(crate) fn encode(brief: &Brief<'_>) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     words[0] = u64::from(brief.destination) & NUMBER;
     words[1] = u64::from(brief.partition_key) << PARTITION_AT;
@@ -35,7 +35,7 @@ pub(crate) fn encode(brief: &Brief) -> [u64; WORDS] {
     if let Some(message) = &brief.message {
         words[0] |= MESSAGE
             | u64::from(message.sequence.value()) << SEQUENCE_AT
-            | u64::from(message.length) << LENGTH_AT;
+            | (message.payload.len() as u64) << LENGTH_AT;
         if message.solicited {
             words[0] |= SOLICITED;
         }
@@ -43,21 +43,30 @@ pub(crate) fn encode(brief: &Brief) -> [u64; WORDS] {
             words[0] |= IMMEDIATE;
             words[1] |= u64::from(u32::from_ne_bytes(immediate));
         }
-        let (bytes, _) = message.bytes.as_chunks();
-        for (word, bytes) in words[BYTES_AT..].iter_mut().zip(bytes) {
+        let (whole, rest) = message.payload.as_chunks();
+        let mut room = words[BYTES_AT..].iter_mut();
+        for (bytes, word) in whole.iter().zip(&mut room) {
             *word = u64::from_ne_bytes(*bytes);
+        }
+        if let (Some(word), false) = (room.next(), rest.is_empty()) {
+            let mut bytes = [0; 8];
+            bytes[..rest.len()].copy_from_slice(rest);
+            *word = u64::from_ne_bytes(bytes);
         }
     }
     words
 }
 
-/// What a slot says. None: nothing that makes sense.
+/// What a slot says; the message is put into `room`. None: nothing that makes sense.
 #[inline]
-pub(crate) fn decode(words: &[u64; WORDS]) -> Option<Brief> {
+pub(crate) fn decode<'a>(words: &[u64; WORDS], room: &'a mut [u8; SHORT]) -> Option<Brief<'a>> {
     let has = |bit| words[0] & bit != 0;
     let message = if has(MESSAGE) {
-        let mut bytes = [0; SHORT];
-        let (chunks, _) = bytes.as_chunks_mut();
+        let length = usize::from((words[0] >> LENGTH_AT) as u8);
+        if length > SHORT {
+            return None;
+        }
+        let (chunks, _) = room.as_chunks_mut();
         for (bytes, word) in chunks.iter_mut().zip(&words[BYTES_AT..]) {
             *bytes = word.to_ne_bytes();
         }
@@ -65,9 +74,7 @@ pub(crate) fn decode(words: &[u64; WORDS]) -> Option<Brief> {
             sequence: Sequence::new((words[0] >> SEQUENCE_AT & NUMBER) as u32),
             immediate: has(IMMEDIATE).then_some((words[1] as u32).to_ne_bytes()),
             solicited: has(SOLICITED),
-            length: Some((words[0] >> LENGTH_AT) as u8)
-                .filter(|&length| usize::from(length) <= SHORT)?,
-            bytes,
+            payload: &room[..length],
         })
     } else {
         None
@@ -86,17 +93,14 @@ mod tests {
 
     use super::*;
 
-    fn message() -> impl Strategy<Value = Short> {
-        let bytes = any::<[u8; SHORT]>();
-        let parts = (0..1_u32 << 24, any::<Option<[u8; 4]>>(), any::<bool>());
-        (parts, 0..=SHORT as u8, bytes).prop_map(
-            |((sequence, immediate, solicited), length, bytes)| Short {
-                sequence: Sequence::new(sequence),
-                immediate,
-                solicited,
-                length,
-                bytes,
-            },
+    /// A message's number, immediate data, bit and bytes.
+    fn message() -> impl Strategy<Value = (u32, Option<[u8; 4]>, bool, Vec<u8>)> {
+        let bytes = proptest::collection::vec(any::<u8>(), 0..=SHORT);
+        (
+            0..1_u32 << 24,
+            any::<Option<[u8; 4]>>(),
+            any::<bool>(),
+            bytes,
         )
     }
 
@@ -112,15 +116,22 @@ mod tests {
                 destination,
                 partition_key,
                 acknowledged: acknowledged.map(Sequence::new),
-                message,
+                message: message.as_ref().map(|(sequence, immediate, solicited, payload)| Short {
+                    sequence: Sequence::new(*sequence),
+                    immediate: *immediate,
+                    solicited: *solicited,
+                    payload,
+                }),
             };
-            prop_assert_eq!(decode(&encode(&brief)), Some(brief));
+            let mut room = [0xa5; SHORT];
+            prop_assert_eq!(decode(&encode(&brief), &mut room), Some(brief));
         }
 
         #[test]
         fn nonsense_is_harmless(words: [u64; WORDS]) {
-            if let Some(message) = decode(&words).and_then(|brief| brief.message) {
-                prop_assert!(message.payload().len() <= SHORT);
+            let mut room = [0; SHORT];
+            if let Some(message) = decode(&words, &mut room).and_then(|brief| brief.message) {
+                prop_assert!(message.payload.len() <= SHORT);
             }
         }
     }

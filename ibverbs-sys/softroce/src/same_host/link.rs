@@ -24,7 +24,7 @@ use super::segment::{Receiver, Sender, Side};
 use super::shared::{Map, One, Part, Rights};
 use super::wake::{Sleep, Sleeper};
 use crate::counters::Counters;
-use crate::proto::{Brief, Counter};
+use crate::proto::{self, Brief, Counter};
 use crate::spin;
 
 /// What a peer says of itself, and what it hands over.
@@ -89,7 +89,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Said<'a> {
     Packet(&'a [u8]),
-    Brief(&'a Brief),
+    Brief(&'a Brief<'a>),
 }
 
 /// Why something could not be done by a link.
@@ -242,8 +242,14 @@ impl Link {
 
     /// Sends a brief, as [`send`](Self::send) sends packets.
     #[inline]
-    pub(crate) fn send_brief(&self, tag: u16, brief: &Brief) -> Result<(), Failure> {
-        self.push(tag | BRIEF, &brief::encode(brief), 0, &[])
+    pub(crate) fn send_brief(&self, tag: u16, brief: &Brief<'_>) -> Result<(), Failure> {
+        self.send_words(tag, &brief::encode(brief))
+    }
+
+    /// Sends what [encoding](brief::encode) a brief has given.
+    #[inline]
+    pub(super) fn send_words(&self, tag: u16, words: &[u64; ring::WORDS]) -> Result<(), Failure> {
+        self.push(tag | BRIEF, words, 0, &[])
     }
 
     #[inline]
@@ -326,7 +332,8 @@ impl Link {
         while count < limit && !*is_broken {
             let popped = receiver.pop(|message| {
                 if message.tag & BRIEF != 0 {
-                    let brief = brief::decode(&message.words).ok_or(Broken)?;
+                    let mut room = [0; proto::brief::SHORT];
+                    let brief = brief::decode(&message.words, &mut room).ok_or(Broken)?;
                     take(message.tag & !BRIEF, Said::Brief(&brief));
                     return Ok(());
                 }

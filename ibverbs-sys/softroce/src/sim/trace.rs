@@ -72,11 +72,11 @@ impl fmt::Display for Line<'_> {
 }
 
 /// A brief in a line.
-pub(crate) fn brief(brief: &Brief) -> String {
+pub(crate) fn brief(brief: &Brief<'_>) -> String {
     let mut line = format!("qp {:#x} brief", brief.destination);
     // Writing to a string does not fail.
     if let Some(message) = &brief.message {
-        let (sequence, length) = (message.sequence.value(), message.length);
+        let (sequence, length) = (message.sequence.value(), message.payload.len());
         let _ = write!(line, " psn {sequence:06x} {length} B");
     }
     if let Some(sequence) = brief.acknowledged {

@@ -73,7 +73,7 @@ impl Watch {
     /// The same of a brief.
     pub(crate) fn sent_brief(
         &mut self,
-        brief: &Brief,
+        brief: &Brief<'_>,
         attributes: &Attributes,
     ) -> Result<(), String> {
         match &brief.message {
@@ -154,7 +154,7 @@ impl Watch {
     }
 
     /// A brief came.
-    pub(crate) fn heard(&mut self, brief: &Brief) {
+    pub(crate) fn heard(&mut self, brief: &Brief<'_>) {
         if let Some(message) = &brief.message {
             self.came(message.sequence);
         }

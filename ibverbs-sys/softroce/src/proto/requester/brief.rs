@@ -3,17 +3,19 @@ use super::{Cursor, Failed, Requester};
 use crate::proto::brief::SHORT;
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{
-    CompletionStatus, Host, Payload, SendOperation, SendRequest, Sequence, Short, Time, Utterance,
+    CompletionStatus, Host, Inline, Payload, SendOperation, SendRequest, Sequence, Short, Time,
+    Utterance,
 };
 
 impl Requester {
     /// The packet that goes next, if it fits into a brief and may go.
-    pub(in crate::proto) fn poll_brief(
+    pub(in crate::proto) fn poll_brief<'a>(
         &mut self,
         now: impl FnOnce() -> Time,
         endpoint: &Endpoint,
         host: &mut impl Host,
-    ) -> Result<Option<Short>, Failed> {
+        room: &'a mut [u8; SHORT],
+    ) -> Result<Option<Short<'a>>, Failed> {
         let next = self.queue.get(self.cursor.entry);
         if !next.is_some_and(|entry| is_short(&entry.request))
             || self.again_at.is_some()
@@ -38,14 +40,7 @@ impl Requester {
         {
             return Ok(None);
         }
-        let mut message = Short {
-            sequence,
-            immediate,
-            solicited: request.solicited,
-            length: request.length as u8,
-            bytes: [0; SHORT],
-        };
-        let room = &mut message.bytes[..request.length as usize];
+        let (room, solicited) = (&mut room[..request.length as usize], request.solicited);
         let gathered = match &request.payload {
             Payload::Inline(bytes) if bytes.len() >= room.len() => {
                 room.copy_from_slice(&bytes[..room.len()]);
@@ -67,7 +62,12 @@ impl Requester {
         self.went(sequence.next(), host);
         // There is no probe for it: memory loses nothing.
         self.expect_answer(now, endpoint);
-        Ok(Some(message))
+        Ok(Some(Short {
+            sequence,
+            immediate,
+            solicited,
+            payload: room,
+        }))
     }
 
     /// Whether a message that was posted now would go now.
@@ -82,18 +82,15 @@ impl Requester {
 
     /// Posts a message and sends it.
     #[inline]
-    pub(in crate::proto) fn say(
+    pub(in crate::proto) fn say<'a>(
         &mut self,
         message: &Utterance,
-        said: &[u8],
+        said: &'a [u8],
         now: impl FnOnce() -> Time,
         endpoint: &Endpoint,
-    ) -> Short {
+    ) -> Short<'a> {
         debug_assert!(self.may_say(), "nothing is overtaken");
-        let sequence = self.next;
-        let (length, immediate) = (said.len().min(SHORT), message.immediate);
-        let mut bytes = [0; SHORT];
-        bytes[..length].copy_from_slice(&said[..length]);
+        let (sequence, immediate) = (self.next, message.immediate);
         self.queue.push_back(Entry {
             request: SendRequest {
                 id: message.id,
@@ -101,8 +98,8 @@ impl Requester {
                     immediate,
                     invalidate: None,
                 },
-                payload: Payload::Inline(said.into()),
-                length: length as u32,
+                payload: Payload::Inline(Inline::new()),
+                length: said.len() as u32,
                 xrc_srq: None,
                 signaled: message.signaled,
                 solicited: message.solicited,
@@ -113,6 +110,13 @@ impl Requester {
                 packets: 1,
             },
         });
+        // In its place: what was written a moment ago in other pieces than it is read in is read only when all before it has
+        // reached memory, and that may be a line of the peer's.
+        if let Some(Entry { request, .. }) = self.queue.back_mut()
+            && let Payload::Inline(bytes) = &mut request.payload
+        {
+            bytes.extend_from_slice(said);
+        }
         self.cursor = Cursor::at(self.queue.len());
         self.next = sequence.next();
         self.sent = self.next;
@@ -122,8 +126,7 @@ impl Requester {
             sequence,
             immediate,
             solicited: message.solicited,
-            length: length as u8,
-            bytes,
+            payload: said,
         }
     }
 

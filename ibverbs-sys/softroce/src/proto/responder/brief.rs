@@ -23,7 +23,7 @@ impl Responder {
     pub(in crate::proto) fn receive_short(
         &mut self,
         endpoint: &Endpoint,
-        message: &Short,
+        message: &Short<'_>,
         host: &mut impl Host,
     ) {
         if self.end.is_some() {
@@ -47,7 +47,7 @@ impl Responder {
             invalidated: None,
             solicited: message.solicited,
         };
-        match (self.message).accept_whole(message.payload(), trailer, host) {
+        match (self.message).accept_whole(message.payload, trailer, host) {
             Ok(()) => {
                 self.message_sequence += 1;
                 self.expected = message.sequence.next();

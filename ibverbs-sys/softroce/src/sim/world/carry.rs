@@ -52,7 +52,8 @@ impl World<'_> {
 
     /// A brief came.
     pub(super) fn hear(&mut self, node: usize, words: &[u64; 7]) {
-        let Some(brief) = brief::decode(words) else {
+        let mut room = [0; SHORT];
+        let Some(brief) = brief::decode(words, &mut room) else {
             self.break_rule("a brief makes no sense".to_owned());
             return;
         };
@@ -139,8 +140,9 @@ impl World<'_> {
                 self.break_rule(format!("{} never stops sending", self.name(place)));
                 break;
             }
+            let mut room = [0; SHORT];
             let brief = self.with(place, |queue_pair, view, now| {
-                queue_pair.poll_brief(|| now + TICK, view)
+                queue_pair.poll_brief(|| now + TICK, view, &mut room)
             });
             let Some(brief) = brief else {
                 break;
@@ -287,7 +289,7 @@ impl World<'_> {
     }
 
     /// Sends a brief: what is changed on the way does not arrive.
-    fn send_brief(&mut self, place: Place, brief: &Brief) {
+    fn send_brief(&mut self, place: Place, brief: &Brief<'_>) {
         let slot = &mut self.nodes[place.node].slots[place.slot];
         let attributes = slot.queue_pair.attributes();
         let path = attributes.path;

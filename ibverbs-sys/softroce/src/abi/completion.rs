@@ -395,22 +395,45 @@ pub(super) unsafe extern "C" fn poll_cq(
             };
             // SAFETY: the queue is ours.
             let QueueHandle { queue, nic, .. } = unsafe { &*cq.cast::<QueueHandle>() };
-            if queue.is_empty() {
+            // SAFETY: the caller has room for `limit` entries.
+            let mut count = unsafe { take(queue, limit, wc) };
+            if count == 0 {
                 // Who polls does the device's work; what that brings is there at once.
                 nic.progress();
-            }
-            let mut count = 0;
-            queue.poll(limit, |entry| {
-                // SAFETY: the caller has room for `limit` entries.
-                unsafe { wc.add(count).write(work_completion::of(&entry)) };
-                count += 1;
-            });
-            if count == 0 && limit > 0 && queue.has_overrun() {
-                // What came before the overrun is taken: the queue cannot be used.
-                return -libc::EIO;
+                // SAFETY: as before.
+                count = unsafe { take_late(queue, limit, wc) };
+                if count == 0 && limit > 0 && queue.has_overrun() {
+                    // What came before the overrun is taken: the queue cannot be used.
+                    return -libc::EIO;
+                }
             }
             // No more than num_entries.
             count as c_int
         },
     )
+}
+
+/// Takes entries as work completions; how many.
+///
+/// # Safety
+/// There is room for `limit` work completions.
+#[inline(always)]
+unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) -> usize {
+    queue.poll(limit, |entry| {
+        // SAFETY: the caller's promise; no more than `limit` are taken.
+        unsafe {
+            place.write(work_completion::of(entry));
+            place = place.add(1);
+        }
+    })
+}
+
+/// The same where nobody is in haste.
+///
+/// # Safety
+/// As [`take`].
+#[inline(never)]
+unsafe fn take_late(queue: &CompletionQueue, limit: usize, place: *mut ibv_wc) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { take(queue, limit, place) }
 }

@@ -120,7 +120,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
         let handle = handle(cq);
         let place = handle.iteration.entry.get();
         let mut found = None;
-        handle.queue.poll(1, |entry| found = Some(entry));
+        handle.queue.poll(1, |entry| found = Some(*entry));
         let Some(entry) = found else {
             return if handle.queue.has_overrun() {
                 libc::EIO

@@ -1,3 +1,5 @@
+#![forbid(unsafe_code)]
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -1,7 +1,9 @@
+#![forbid(unsafe_code)]
+
 use crate::proto::{Completion, CompletionStatus, Work};
 
 /// An entry of a completion queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// How the request ended.
     pub completion: Completion,

@@ -206,7 +206,7 @@ pub enum Work {
 }
 
 /// The end of a request: what becomes an `ibv_wc`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The request's number.
     pub id: u64,

@@ -119,6 +119,7 @@ impl Surroundings<'_> {
     }
 
     /// Tells how requests of this side ended, in order.
+    #[inline(always)]
     pub(super) fn complete_sends(&mut self, completions: impl Iterator<Item = Completion>) {
         if let Some(queue) = &self.attached.send_queue {
             complete(queue, completions, self.number, self.device, self.notes);
@@ -136,6 +137,7 @@ impl Surroundings<'_> {
 }
 
 /// Adds completions to a queue.
+#[inline]
 fn complete(
     queue: &CompletionQueue,
     completions: impl Iterator<Item = Completion>,

@@ -168,8 +168,8 @@ impl Bench {
 
     fn completions(&self, queue: &CompletionQueue) -> Vec<(u64, CompletionStatus, Work)> {
         let mut all = Vec::new();
-        let entry = |entry: Entry| {
-            let completion = entry.completion;
+        let entry = |entry: &Entry| {
+            let completion = &entry.completion;
             all.push((completion.id, completion.status, completion.work));
         };
         queue.poll(usize::MAX, entry);

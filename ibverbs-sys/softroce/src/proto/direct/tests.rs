@@ -297,7 +297,7 @@ fn seen(node: &Node) -> impl PartialEq + std::fmt::Debug + use<> {
         counts.push((counter, machine.counted(counter)));
     }
     let end = |c: &crate::proto::Completion| match c.status {
-        S::Success => c.clone(),
+        S::Success => *c,
         // Only the number and the status count.
         status => crate::proto::Completion {
             status,
@@ -305,7 +305,7 @@ fn seen(node: &Node) -> impl PartialEq + std::fmt::Debug + use<> {
             length: 0,
             immediate: None,
             invalidated: None,
-            ..c.clone()
+            ..*c
         },
     };
     (

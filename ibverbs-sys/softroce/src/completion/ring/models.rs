@@ -1,0 +1,226 @@
+//! Models of the ring: every order in which threads can run, and every value that their loads can see.
+//!
+//! ```sh
+//! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib models
+//! ```
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::hold::TooMany;
+use super::*;
+
+fn ring(capacity: usize, room: usize) -> Arc<Ring<u64>> {
+    Arc::new(Ring::new(capacity, room))
+}
+
+impl Ring<u64> {
+    fn add(&self, entry: u64) -> Added {
+        self.push(entry)
+            .unwrap_or_else(|| self.push_all(&[entry]).unwrap().1)
+    }
+
+    /// All that is there.
+    fn rest(&self) -> Vec<u64> {
+        let mut all = Vec::new();
+        while self.poll(2, |&entry| all.push(entry)) > 0 {}
+        all
+    }
+}
+
+/// A slot is not written again before it was read, and not read before it was written.
+#[test]
+fn entries_come_in_order_and_whole() {
+    loom::model(|| {
+        let ring = ring(2, 2);
+        let other = Arc::clone(&ring);
+        ring.add(0);
+        let pusher = thread::spawn(move || {
+            other.add(1);
+            let third = other.push_all(&[2, 3]);
+            third.map_or(0, |(count, _)| count)
+        });
+        let mut all = Vec::new();
+        ring.poll(1, |&entry| all.push(entry));
+        let count = pusher.join().unwrap();
+        all.extend(ring.rest());
+        let expected: Vec<u64> = (0..2 + count as u64).collect();
+        assert_eq!(all, expected);
+    });
+}
+
+/// Two threads add at once: both entries come, once each.
+#[test]
+fn pushers_do_not_take_each_others_room() {
+    loom::model(|| {
+        let ring = ring(3, 3);
+        let other = Arc::clone(&ring);
+        let pusher = thread::spawn(move || other.push_all(&[1, 2]).unwrap().0);
+        ring.add(7);
+        let mut all = Vec::new();
+        ring.poll(3, |&entry| all.push(entry));
+        let count = pusher.join().unwrap();
+        all.extend(ring.rest());
+        all.sort_unstable();
+        assert_eq!(all, [&[1, 2][..count], &[7]].concat());
+    });
+}
+
+/// Two threads take at once: each entry is taken once, and its slot is used again.
+#[test]
+fn pollers_do_not_take_each_others_entries() {
+    loom::model(|| {
+        let ring = ring(2, 2);
+        ring.add(1);
+        ring.add(2);
+        let other = Arc::clone(&ring);
+        let poller = thread::spawn(move || {
+            let mut all = Vec::new();
+            other.poll(1, |&entry| all.push(entry));
+            all
+        });
+        let mut all = Vec::new();
+        if ring.poll(1, |&entry| all.push(entry)) == 1 {
+            ring.add(3);
+        }
+        let taken = poller.join().unwrap();
+        all.extend(taken);
+        all.extend(ring.rest());
+        all.sort_unstable();
+        assert_eq!(all, [1, 2, 3]);
+    });
+}
+
+/// Slots come to be more while entries are added and taken.
+#[test]
+fn growth_loses_nothing() {
+    loom::model(|| {
+        let ring = ring(2, 1);
+        ring.add(1);
+        let other = Arc::clone(&ring);
+        let pusher = thread::spawn(move || other.add(2));
+        let mut all = Vec::new();
+        ring.poll(1, |&entry| all.push(entry));
+        pusher.join().unwrap();
+        all.extend(ring.rest());
+        assert_eq!(all, [1, 2]);
+    });
+}
+
+/// Laps become shorter, within the same memory, while somebody reads what was in it.
+#[test]
+fn shrinking_waits_for_who_reads() {
+    loom::model(|| {
+        let ring = ring(2, 2);
+        ring.add(1);
+        ring.add(2);
+        let other = Arc::clone(&ring);
+        let poller = thread::spawn(move || {
+            let mut all = Vec::new();
+            other.poll(1, |&entry| all.push(entry));
+            all
+        });
+        let resized = ring.resize(1);
+        let mut all = poller.join().unwrap();
+        all.extend(ring.rest());
+        assert_eq!(all, [1, 2]);
+        if resized == Err(TooMany) {
+            assert_eq!(ring.resize(1), Ok(()));
+        }
+        ring.add(3);
+        assert!(matches!(ring.push_all(&[4]), Err(Refused::Full(_))));
+    });
+}
+
+/// Entries are removed while others are added and taken.
+#[test]
+fn what_is_removed_is_not_found_and_the_rest_is() {
+    loom::model(|| {
+        let ring = ring(3, 3);
+        for entry in [10, 1, 11] {
+            ring.add(entry);
+        }
+        let other = Arc::clone(&ring);
+        let poller = thread::spawn(move || {
+            let mut all = Vec::new();
+            other.poll(1, |&entry| all.push(entry));
+            all
+        });
+        ring.retain(|&entry| entry < 10);
+        ring.add(2);
+        let mut all = poller.join().unwrap();
+        all.extend(ring.rest());
+        assert!(all == [1, 2] || all == [10, 1, 2], "{all:?}");
+    });
+}
+
+/// Who removes entries waits for those whose places are claimed.
+#[test]
+fn entries_that_come_during_a_removal_stay() {
+    loom::model(|| {
+        let ring = ring(2, 2);
+        ring.add(10);
+        let other = Arc::clone(&ring);
+        let pusher = thread::spawn(move || other.add(1));
+        ring.retain(|&entry| entry < 10);
+        pusher.join().unwrap();
+        ring.add(2);
+        assert_eq!(ring.rest(), [1, 2]);
+    });
+}
+
+/// Who sets a mark, and finds no entry after those before it have settled, is known to who adds one.
+#[test]
+fn no_entry_slips_by_a_mark() {
+    loom::model(|| {
+        let ring = ring(2, 2);
+        let other = Arc::clone(&ring);
+        let pusher = thread::spawn(move || other.add(1));
+        let mark = ring.mark(Marks::FIRST);
+        ring.settle();
+        let is_found = !ring.rest().is_empty();
+        let added = pusher.join().unwrap();
+        let is_told = added.marks().contains(Marks::FIRST);
+        assert!(is_found || is_told);
+        assert_eq!(is_told, !added.is_before(mark));
+    });
+}
+
+/// The same while the slots come to be more.
+#[test]
+fn no_entry_slips_by_a_mark_while_the_ring_grows() {
+    // All orders are too many.
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let ring = ring(2, 1);
+        ring.add(0);
+        let other = Arc::clone(&ring);
+        let pusher = thread::spawn(move || other.add(1));
+        ring.mark(Marks::SECOND);
+        ring.settle();
+        let count = ring.rest().len();
+        let added = pusher.join().unwrap();
+        assert!(count == 2 || added.marks().contains(Marks::SECOND));
+    });
+}
+
+/// One of two finds the ring full and closes it, unless there is room again.
+#[test]
+fn a_full_ring_is_closed_once() {
+    loom::model(|| {
+        let ring = ring(1, 1);
+        ring.add(1);
+        let close = |ring: &Ring<u64>| match ring.push_all(&[2]) {
+            Err(Refused::Full(full)) => ring.close(full),
+            _ => false,
+        };
+        let other = Arc::clone(&ring);
+        let pusher = thread::spawn(move || close(&other));
+        let mine = close(&ring);
+        let theirs = pusher.join().unwrap();
+        assert!(mine != theirs);
+        assert_eq!(ring.rest(), [1]);
+        assert_eq!(ring.push_all(&[3]), Err(Refused::Closed));
+    });
+}

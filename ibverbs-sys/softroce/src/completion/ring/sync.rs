@@ -1,0 +1,53 @@
+//! What the ring is built of: the standard library's atomics and cells, or those of a model that tries every order of
+//! threads.
+
+#[cfg(not(all(test, loom)))]
+pub(super) use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+#[cfg(all(test, loom))]
+pub(super) use loom::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering},
+};
+
+/// A cell as the model has it, which wants to know how long a pointer into it is used.
+#[cfg(not(all(test, loom)))]
+pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(all(test, loom)))]
+impl<T> UnsafeCell<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    #[inline]
+    pub(super) fn with<R>(&self, act: impl FnOnce(*const T) -> R) -> R {
+        act(self.0.get())
+    }
+
+    #[inline]
+    pub(super) fn with_mut<R>(&self, act: impl FnOnce(*mut T) -> R) -> R {
+        act(self.0.get())
+    }
+}
+
+/// Lets others run while this thread waits for one of them, which may have been kept from running.
+#[cold]
+pub(super) fn relax(attempt: &mut u32) {
+    #[cfg(not(all(test, loom)))]
+    {
+        use std::time::Duration;
+
+        match *attempt {
+            ..100 => std::hint::spin_loop(),
+            100..1000 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(50)),
+        }
+        *attempt = attempt.saturating_add(1);
+    }
+    #[cfg(all(test, loom))]
+    {
+        let _ = attempt;
+        loom::thread::yield_now();
+    }
+}

@@ -30,7 +30,7 @@ pub struct Short<'a> {
     pub immediate: Option<[u8; 4]>,
     /// The peer's completion shall raise an event.
     pub solicited: bool,
-    /// The message, where it was found: [`SHORT`] bytes at most.
+    /// The message, where it was found: `SHORT` bytes at most.
     pub payload: &'a [u8],
 }
 
@@ -114,7 +114,7 @@ impl QueuePair {
             && self.requester.may_say()
     }
 
-    /// Posts a short message and sends it, where [`may_say`](Self::may_say) allows it. `bytes`: [`SHORT`] at most. For `now` holds what [`receive_brief`](Self::receive_brief) says.
+    /// Posts a short message and sends it, where [`may_say`](Self::may_say) allows it. `bytes`: `SHORT` at most. For `now` holds what [`receive_brief`](Self::receive_brief) says.
     #[inline]
     pub fn say<'a>(
         &mut self,

@@ -57,6 +57,17 @@ impl Spin {
     }
 }
 
+/// Lets others run: of the last turns each is a rest. Apart, so that there is less of it where nobody waits.
+#[cold]
+#[inline(never)]
+fn let_others(left: u32) {
+    if left >= RESTS {
+        thread::yield_now();
+    } else {
+        thread::sleep(REST);
+    }
+}
+
 // SAFETY: who finds the word false and makes it true has the lock, until he makes it false again: with Acquire and Release,
 // so that what one did under it is seen by the next.
 unsafe impl RawMutex for Spin {
@@ -96,15 +107,11 @@ unsafe impl RawMutexFair for Spin {
     unsafe fn unlock_fair(&self) {
         // SAFETY: the caller has it.
         unsafe { self.unlock() };
-        for turn in 0..COURTESY + RESTS {
+        for left in (0..COURTESY + RESTS).rev() {
             if self.is_locked() || self.waiting.load(Ordering::Relaxed) == 0 {
                 break;
             }
-            if turn < COURTESY {
-                thread::yield_now();
-            } else {
-                thread::sleep(REST);
-            }
+            let_others(left);
         }
     }
 

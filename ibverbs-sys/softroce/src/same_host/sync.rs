@@ -19,13 +19,13 @@ pub(super) fn fence_after_update() {
     fence(Ordering::SeqCst);
 }
 
-/// Lets others run while this thread waits for one of them.
+/// Lets others run while this thread waits for one of them, which may be one that it keeps from its very processor.
 pub(super) fn relax(attempt: u32) {
     #[cfg(not(all(test, loom)))]
-    if attempt % 64 != 63 {
-        std::hint::spin_loop();
-    } else {
-        std::thread::yield_now();
+    match attempt {
+        _ if attempt % 64 != 63 => std::hint::spin_loop(),
+        ..4096 => std::thread::yield_now(),
+        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
     }
     #[cfg(all(test, loom))]
     {

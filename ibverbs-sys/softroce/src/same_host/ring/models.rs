@@ -1,7 +1,7 @@
 //! Models of the ring: every order in which threads can run, and every value that their loads can see.
 //!
 //! ```sh
-//! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib same_host
+//! RUSTFLAGS="--cfg loom" cargo test --release -p softroce --lib models
 //! ```
 
 use loom::sync::Arc;

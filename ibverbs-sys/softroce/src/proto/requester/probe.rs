@@ -10,8 +10,8 @@ use crate::proto::{Sequence, Time};
 /// a thousand times longer. Probes are no retries and are not counted as such; to a peer that is gone go only few.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Probe {
-    /// Round trip, and how much it varies: known from the first answer on.
-    round_trip: Option<(Duration, Duration)>,
+    /// Known from the first answer on.
+    round_trip: Option<RoundTrip>,
     /// A packet that went once, and when.
     timed: Option<(Sequence, Time)>,
     at: Option<Time>,
@@ -23,8 +23,18 @@ pub(super) struct Probe {
     end: Option<Sequence>,
 }
 
-/// Peers are programs: they may not run for so long.
-const SHORTEST: Duration = Duration::from_millis(1);
+/// How long an answer takes, and how much that varies, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct RoundTrip {
+    mean: u64,
+    deviation: u64,
+}
+
+/// Peers are programs: they may not run for so many nanoseconds.
+const SHORTEST: u64 = 1_000_000;
+
+/// What is reckoned with has room in a word.
+const LONGEST: u64 = 1 << 56;
 
 /// Probes to a peer that does not answer.
 const MOST: u32 = 3;
@@ -118,23 +128,36 @@ impl Probe {
 
     fn arm(&mut self, now: Time, timeout: Option<Duration>) {
         self.at = None;
-        if let (Some((mean, deviation)), Some(timeout)) = (self.round_trip, timeout)
+        if let (Some(round_trip), Some(timeout)) = (self.round_trip, timeout)
             && self.count < MOST
         {
-            let patience = (2 * mean + 4 * deviation).max(SHORTEST) * (1 << self.count);
-            self.at = (patience < timeout / 2).then(|| now + patience);
+            let patience = Duration::from_nanos(round_trip.patience() << self.count);
+            self.at = (patience + patience < timeout).then(|| now + patience);
         }
     }
 
     /// The usual estimate (RFC 6298).
     fn learn(&mut self, sample: Duration) {
+        let sample = u64::try_from(sample.as_nanos())
+            .unwrap_or(u64::MAX)
+            .min(LONGEST);
         self.round_trip = Some(match self.round_trip {
-            None => (sample, sample / 2),
-            Some((mean, deviation)) => (
-                (mean * 7 + sample) / 8,
-                (deviation * 3 + mean.abs_diff(sample)) / 4,
-            ),
+            None => RoundTrip {
+                mean: sample,
+                deviation: sample / 2,
+            },
+            Some(RoundTrip { mean, deviation }) => RoundTrip {
+                mean: (mean * 7 + sample) / 8,
+                deviation: (deviation * 3 + mean.abs_diff(sample)) / 4,
+            },
         });
+    }
+}
+
+impl RoundTrip {
+    /// For how long an answer is no surprise.
+    fn patience(self) -> u64 {
+        (2 * self.mean + 4 * self.deviation).max(SHORTEST)
     }
 }
 

@@ -89,15 +89,9 @@ mod tests {
     fn entry(work: Work) -> Entry {
         Entry {
             completion: Completion {
-                id: 9,
-                status: CompletionStatus::Success,
-                work,
                 length: 17,
-                immediate: None,
-                invalidated: None,
                 source: 5,
-                route: false,
-                solicited: false,
+                ..Completion::new(9, CompletionStatus::Success, work)
             },
             queue_pair: 3,
             timestamp: 0,

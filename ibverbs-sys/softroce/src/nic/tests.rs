@@ -514,17 +514,7 @@ fn a_moderated_event_comes_in_time_while_nobody_polls() {
         period: Duration::from_millis(1),
     });
     queue.arm(Arming::Any);
-    let completion = Completion {
-        id: 1,
-        status: CompletionStatus::Success,
-        work: Work::Send,
-        length: 0,
-        immediate: None,
-        invalidated: None,
-        source: 0,
-        route: false,
-        solicited: false,
-    };
+    let completion = Completion::new(1, CompletionStatus::Success, Work::Send);
     let entry = Entry {
         completion,
         queue_pair: 2,

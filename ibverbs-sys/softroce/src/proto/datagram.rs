@@ -1,5 +1,4 @@
 use super::endpoint::Endpoint;
-use super::responder::failed_receive;
 use super::{Arrival, Completion, CompletionStatus, Counter, Host, Work};
 use crate::wire::Packet;
 
@@ -63,7 +62,7 @@ pub(super) fn deliver(
             .map_err(|_| CompletionStatus::LocalProtection)
     };
     let status = scattered.err().unwrap_or(CompletionStatus::Success);
-    let mut completion = failed_receive(&receive, status, Work::Receive);
+    let mut completion = Completion::new(receive.id, status, Work::Receive);
     if scattered.is_ok() {
         completion = Completion {
             length: total,

@@ -1,10 +1,10 @@
 use super::endpoint::Endpoint;
 use super::receipt::Receipts;
 use super::requester::{Failed, Requester, skipped, sooner};
-use super::responder::{Responder, failed_receive};
+use super::responder::Responder;
 use super::{
-    Arrival, Attributes, CompletionStatus, Counter, Event, Host, Path, SendRequest, Sequence,
-    Service, State, Time, Work, datagram,
+    Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, Path, SendRequest,
+    Sequence, Service, State, Time, Work, datagram,
 };
 use crate::wire::{Packet, Transport};
 
@@ -386,7 +386,7 @@ impl QueuePair {
             _ => {
                 while let Some(receive) = host.next_receive(None) {
                     let completion =
-                        failed_receive(&receive, CompletionStatus::Flushed, Work::Receive);
+                        Completion::new(receive.id, CompletionStatus::Flushed, Work::Receive);
                     host.complete_receive(completion, None);
                 }
             }

@@ -227,3 +227,21 @@ pub struct Completion {
     /// The peer asked for an event.
     pub solicited: bool,
 }
+
+impl Completion {
+    /// The end of the request with this number, with nothing in it.
+    #[inline]
+    pub fn new(id: u64, status: CompletionStatus, work: Work) -> Self {
+        Self {
+            id,
+            status,
+            work,
+            length: 0,
+            immediate: None,
+            invalidated: None,
+            source: 0,
+            route: false,
+            solicited: false,
+        }
+    }
+}

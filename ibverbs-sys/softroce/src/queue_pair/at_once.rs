@@ -232,15 +232,8 @@ impl Action {
 impl Ended {
     fn completion(&self) -> Completion {
         Completion {
-            id: self.id,
-            status: CompletionStatus::Success,
-            work: self.work,
             length: self.length,
-            immediate: None,
-            invalidated: None,
-            source: 0,
-            route: false,
-            solicited: false,
+            ..Completion::new(self.id, CompletionStatus::Success, self.work)
         }
     }
 }

@@ -184,17 +184,7 @@ impl Receiver<'_> {
         match state {
             State::Reset => Err(PostError::State(state)),
             State::Error => {
-                let flushed = Completion {
-                    id: request.id,
-                    status: CompletionStatus::Flushed,
-                    work: Work::Receive,
-                    length: 0,
-                    immediate: None,
-                    invalidated: None,
-                    source: 0,
-                    route: false,
-                    solicited: false,
-                };
+                let flushed = Completion::new(request.id, CompletionStatus::Flushed, Work::Receive);
                 self.queue_pair.with(&mut self.inner, |_, host| {
                     host.complete_receive(flushed, None);
                 });

@@ -40,17 +40,7 @@ fn fixture(capacity: u32, ignore_overrun: bool) -> Fixture {
 
 fn entry(id: u64) -> Entry {
     Entry {
-        completion: Completion {
-            id,
-            status: CompletionStatus::Success,
-            work: Work::Receive,
-            length: 0,
-            immediate: None,
-            invalidated: None,
-            source: 0,
-            route: false,
-            solicited: false,
-        },
+        completion: Completion::new(id, CompletionStatus::Success, Work::Receive),
         queue_pair: 1,
         timestamp: 0,
         partition_index: 0,
@@ -272,12 +262,18 @@ fn entries_of_a_queue_pair_can_be_discarded() {
     assert!(all.queue.is_empty());
 }
 
-#[test]
-fn moderation_counts_completions() {
+/// An armed queue that waits for three entries, or for 10 µs.
+fn moderated() -> Fixture {
     let all = fixture(16, false);
     let period = Duration::from_micros(10);
     all.queue.moderate(Moderation { count: 3, period });
     all.queue.arm(Arming::Any);
+    all
+}
+
+#[test]
+fn moderation_counts_completions() {
+    let all = moderated();
     all.push(entry(0));
     all.push(entry(1));
     assert_eq!(all.events(), 0);
@@ -290,10 +286,7 @@ fn moderation_counts_completions() {
 
 #[test]
 fn moderation_does_not_wait_longer_than_its_period() {
-    let all = fixture(16, false);
-    let period = Duration::from_micros(10);
-    all.queue.moderate(Moderation { count: 3, period });
-    all.queue.arm(Arming::Any);
+    let all = moderated();
     let mut first = entry(0);
     first.timestamp = 500;
     all.push(first);

@@ -136,15 +136,8 @@ impl Entry {
             SendOperation::LocalInvalidate { .. } => (Work::LocalInvalidate, 0),
         };
         Completion {
-            id: request.id,
-            status,
-            work,
             length,
-            immediate: None,
-            invalidated: None,
-            source: 0,
-            route: false,
-            solicited: false,
+            ..Completion::new(request.id, status, work)
         }
     }
 }

@@ -204,7 +204,7 @@ impl Message {
             length: total,
             immediate: trailer.immediate,
             solicited: trailer.solicited,
-            ..failed_receive(&request, CompletionStatus::Success, Work::Receive)
+            ..Completion::new(request.id, CompletionStatus::Success, Work::Receive)
         };
         host.complete_receive(completion, None);
         Ok(())
@@ -351,26 +351,7 @@ impl Trailer {
 
 impl Receive {
     fn completion(&self, status: CompletionStatus, work: Work) -> Completion {
-        failed_receive(&self.request, status, work)
-    }
-}
-
-/// A completion of `request` with nothing in it.
-pub(in crate::proto) fn failed_receive(
-    request: &ReceiveRequest,
-    status: CompletionStatus,
-    work: Work,
-) -> Completion {
-    Completion {
-        id: request.id,
-        status,
-        work,
-        length: 0,
-        immediate: None,
-        invalidated: None,
-        source: 0,
-        route: false,
-        solicited: false,
+        Completion::new(self.request.id, status, work)
     }
 }
 

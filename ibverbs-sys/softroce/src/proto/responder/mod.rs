@@ -15,7 +15,6 @@ mod tests;
 
 use std::time::Duration;
 
-pub(super) use message::failed_receive;
 use message::{MAX_ANNOUNCED, Message, Refusal};
 use resources::{Fetch, Resource, Resources};
 

@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut, Range};
 use super::known::Lately;
 use crate::net::network::Network;
 use crate::net::route::Company;
+use crate::net::{FRONT, GRAIN};
 use crate::wire::icrc;
 use crate::wire::ip::Headers;
 
@@ -47,6 +48,11 @@ pub(super) struct Sealed {
     pub(super) run: Option<usize>,
     pub(super) headers: Headers,
     pub(super) shipment: Shipment,
+}
+
+/// Where a packet begins that is put behind so many bytes.
+pub(super) fn place_behind(bytes: usize) -> usize {
+    bytes.saturating_sub(FRONT).next_multiple_of(GRAIN) + FRONT
 }
 
 /// Packets of what is sealed, which are behind each other.
@@ -211,6 +217,30 @@ impl Drop for Lent<'_> {
     fn drop(&mut self) {
         if let Some(batch) = self.batch.take() {
             self.network.recycle(batch);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::BASE;
+
+    #[test]
+    fn payloads_are_where_they_are_copied_fast() {
+        const RETH: usize = 16;
+        let mut begin = place_behind(0);
+        for length in [BASE + RETH + 4096, BASE + 4096, BASE + 1024, BASE + 13, 1] {
+            assert!(
+                (begin + BASE).is_multiple_of(GRAIN) && (begin + BASE + RETH).is_multiple_of(GRAIN)
+            );
+            let next = place_behind(begin + length + ICRC);
+            assert!((begin + length + ICRC..begin + length + ICRC + GRAIN).contains(&next));
+            begin = next;
+        }
+        // Those of a run follow each other.
+        for mtu in [256, 512, 1024, 2048, 4096] {
+            assert!((BASE + mtu + ICRC).is_multiple_of(GRAIN));
         }
     }
 }

@@ -12,7 +12,7 @@ use super::network::Network;
 use super::tunnel;
 use crate::proto::{Counter, Path, Run};
 use crate::same_host::{Failure, Kept, Link};
-use batch::{BYTES, ICRC, Lent, PACKETS, Sealed};
+use batch::{BYTES, ICRC, Lent, PACKETS, Sealed, place_behind};
 
 pub(super) use batch::{Batch, Shipment};
 pub(super) use ship::goes_in_pages;
@@ -75,7 +75,7 @@ impl<'a> Outbox<'a> {
             return false;
         }
         self.batch.open();
-        let begin = self.batch.bytes.len();
+        let begin = place_behind(self.batch.bytes.len());
         let transport = begin + tunnel::OVERHEAD;
         // Room for a tunnel's headers, whether there is one is not known before the packet is written.
         self.batch.bytes.resize(transport, 0);
@@ -110,7 +110,7 @@ impl<'a> Outbox<'a> {
         }
         self.batch.open();
         let batch: &mut Batch = &mut self.batch;
-        let (stride, begin) = (run.length + ICRC, batch.runs_end);
+        let (stride, begin) = (run.length + ICRC, place_behind(batch.runs_end));
         let room = (BYTES.saturating_sub(begin) / stride).min(PACKETS - batch.packets);
         let count = run.count.min(room);
         let known = (batch.known).of(network, &run.path, run.destination, run.length);

@@ -6,6 +6,7 @@ use libc::{iovec, mmsghdr};
 use super::Message;
 use super::control::{Control, Controls};
 use super::name::Name;
+use crate::net::{FRONT, GRAIN};
 
 /// Messages that come in one system call at most. What they fill shall still be in the processor's cache when it
 /// is looked at.
@@ -32,8 +33,17 @@ struct Storage {
     names: [Name; MESSAGES],
     controls: [Controls; MESSAGES],
     /// Pages that nothing came into yet take no memory.
-    bytes: [[u8; ROOM]; MESSAGES],
+    places: [Place; MESSAGES],
 }
+
+/// Where a message comes.
+#[repr(C, align(16))]
+struct Place {
+    front: [u8; FRONT],
+    bytes: [u8; ROOM],
+}
+
+const _: () = assert!(align_of::<Place>() == GRAIN);
 
 impl Ring {
     pub(crate) fn new() -> Self {
@@ -48,7 +58,7 @@ impl Ring {
             // SAFETY: all is inside the allocation, which is zeroed: numbers and null pointers.
             unsafe {
                 (*pointer).vectors[i] = iovec {
-                    iov_base: (&raw mut (*pointer).bytes[i]).cast(),
+                    iov_base: (&raw mut (*pointer).places[i].bytes).cast(),
                     iov_len: ROOM,
                 };
                 let header = &mut (*pointer).headers[i].msg_hdr;
@@ -97,7 +107,7 @@ impl Ring {
                 &(*storage).headers[index],
                 &(*storage).names[index],
                 &(*storage).controls[index],
-                &(*storage).bytes[index],
+                &(*storage).places[index].bytes,
             )
         };
         let present = header.msg_hdr.msg_controllen / size_of::<Control>();

@@ -69,6 +69,9 @@ const BACKLOG: u32 = 256;
 /// Packets of the sockets that come together at most for their acknowledgement to wait: where more are under way it shall not.
 const FEW: usize = 4;
 
+/// After so many packets of a batch they are answered, however many follow: by then a peer whose window is small has none left to send.
+const ENOUGH: usize = 32;
+
 /// How long a thread that receives is waited for where something ends.
 const PATIENCE: Duration = Duration::from_millis(10);
 
@@ -189,13 +192,15 @@ impl Nic {
         let received = if passes && care != Care::Engine {
             0
         } else {
+            let mut waiting = 0;
             let received = self.network.receive(inbox, |packets| {
-                let many = packets.count_together() > FEW;
+                waiting += packets.count_together();
                 for (arrival, run) in packets {
                     self.deliver(now, &arrival, &run, touched);
                 }
-                // The next burst is looked at while the peer, which has its answer to this one, makes one more.
-                if many {
+                // The next burst is looked at while the peer, which has its answer to these, makes one more.
+                if waiting >= ENOUGH {
+                    waiting = 0;
                     self.answer(|| now, touched, is_quiet);
                 }
             });

@@ -253,7 +253,7 @@ fn write(
         Operation::Segmented { segment } => {
             wr.opcode = sys::ibv_wr_opcode::IBV_WR_TSO;
             let headers: &[u8] = match keep {
-                KeepAlive::Headers(headers, _) => headers,
+                KeepAlive::Segmented(segmented) => &segmented.headers,
                 _ => &[],
             };
             wr.__bindgen_anon_2.tso.hdr = headers.as_ptr().cast_mut().cast();
@@ -279,11 +279,9 @@ fn write(
     }
     match request.target {
         Target::Datagram { queue_pair, qkey } => {
-            let handle = match keep {
-                KeepAlive::Address(handle) | KeepAlive::Headers(_, Some(handle)) => handle.as_raw(),
-                _ => ptr::null_mut(),
-            };
-            wr.wr.ud.ah = handle;
+            wr.wr.ud.ah = keep
+                .address()
+                .map_or(ptr::null_mut(), |handle| handle.as_raw());
             wr.wr.ud.remote_qpn = queue_pair;
             wr.wr.ud.remote_qkey = qkey;
             return;

@@ -7,15 +7,24 @@ use crate::completion::WorkCompletion;
 use crate::error::{Error, Result};
 use crate::ffi::{QueuePairHandle, WindowChange};
 
-/// What a request keeps beside its memory, until it has completed.
+/// What a request keeps beside its memory, until it has completed. What is rare is elsewhere: there is one of these for each place of
+/// a queue, and with many queue pairs they are in a processor's cache or not.
 #[derive(Debug)]
 pub(crate) enum KeepAlive {
     Nothing,
     Address(AddressHandle),
-    /// The headers of a segmented send, and the way it goes.
-    Headers(Arc<[u8]>, Option<AddressHandle>),
+    Segmented(Box<Segmented>),
     /// A window that changes, and its memory.
-    Window(WindowChange),
+    Window(Box<WindowChange>),
+}
+
+const _: () = assert!(size_of::<KeepAlive>() == 2 * size_of::<usize>());
+
+/// The headers of a segmented send, and the way it goes.
+#[derive(Debug)]
+pub(crate) struct Segmented {
+    pub(crate) headers: Arc<[u8]>,
+    pub(crate) address: Option<AddressHandle>,
 }
 
 /// How a request ended.
@@ -61,10 +70,20 @@ impl KeepAlive {
     pub(crate) fn check(&self, queue_pair: &QueuePairHandle) -> Result<()> {
         match self {
             Self::Window(change) => change.check(queue_pair),
-            Self::Address(handle) | Self::Headers(_, Some(handle)) => {
-                handle.check(queue_pair.domain().context())
-            }
-            Self::Nothing | Self::Headers(_, None) => Ok(()),
+            _ => match self.address() {
+                Some(handle) => handle.check(queue_pair.domain().context()),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// The way of a datagram.
+    #[inline]
+    pub(crate) fn address(&self) -> Option<&AddressHandle> {
+        match self {
+            Self::Address(handle) => Some(handle),
+            Self::Segmented(segmented) => segmented.address.as_ref(),
+            Self::Nothing | Self::Window(_) => None,
         }
     }
 

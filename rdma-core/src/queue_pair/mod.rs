@@ -88,7 +88,7 @@ pub use datagram::DatagramOptions;
 pub use endpoint::Endpoint;
 pub use establishment::EnhancedEstablishment;
 pub use inline::InlineData;
-pub(crate) use keep_alive::{KeepAlive, Outcome};
+pub(crate) use keep_alive::{KeepAlive, Outcome, Segmented};
 pub(crate) use limit::Limit;
 pub use manual::ManualQueuePair;
 pub use modification::{AlternatePath, MigrationState, Modification, QueuePairCapacities};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ibverbs_sys::ibv_send_flags;
 
-use super::{KeepAlive, Operation, Outcome, Placement};
+use super::{KeepAlive, Operation, Outcome, Placement, Segmented};
 use crate::address::Destination;
 use crate::ffi::WindowChange;
 use crate::memory::{RemoteMemory, Scatter};
@@ -159,10 +159,11 @@ impl<T> SendRequest<T> {
             qkey: destination.qkey,
         };
         let handle = destination.handle.clone();
-        self.keep = match self.keep {
-            KeepAlive::Headers(headers, _) => KeepAlive::Headers(headers, Some(handle)),
-            _ => KeepAlive::Address(handle),
-        };
+        if let KeepAlive::Segmented(segmented) = &mut self.keep {
+            segmented.address = Some(handle);
+        } else {
+            self.keep = KeepAlive::Address(handle);
+        }
         self
     }
 
@@ -304,7 +305,10 @@ impl<T> SendRequest<T> {
     #[doc(alias = "LSO")]
     pub fn segmented(memory: T, headers: Arc<[u8]>, segment: u16) -> Self {
         let mut request = Self::new(Operation::Segmented { segment }, memory, NOWHERE);
-        request.keep = KeepAlive::Headers(headers, None);
+        request.keep = KeepAlive::Segmented(Box::new(Segmented {
+            headers,
+            address: None,
+        }));
         request
     }
 }
@@ -353,7 +357,7 @@ impl SendRequest<()> {
     pub(crate) fn of_window(change: WindowChange) -> Self {
         let binds = !change.is_invalidation();
         let mut request = Self::new(Operation::Window { binds }, (), NOWHERE);
-        request.keep = KeepAlive::Window(change);
+        request.keep = KeepAlive::Window(Box::new(change));
         request
     }
 

@@ -337,6 +337,14 @@ impl QueuePair {
         sooner(self.requester.next_timeout(), self.responder.next_timeout())
     }
 
+    /// What [`poll_transmit`](Self::poll_transmit) has cannot be sent, because the peer makes no room for it: that is waited for as an
+    /// answer is, and not without end.
+    pub fn expect_room(&mut self, now: Time) {
+        if self.endpoint.is_reliable() {
+            self.requester.expect_room(now, &self.endpoint);
+        }
+    }
+
     /// Does what is due: goes back to what was not answered in time, or gives it up.
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         let done = self.requester.handle_timeout(now, &self.endpoint, host);

@@ -296,6 +296,11 @@ impl QueuePair {
                 }
             }
         });
+        if let Some(partner) = &inner.partner
+            && partner.link.has_waiting(self.number())
+        {
+            inner.transport.expect_room(now);
+        }
         outgoing.flush();
     }
 

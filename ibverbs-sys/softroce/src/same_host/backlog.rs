@@ -75,6 +75,12 @@ impl Link {
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
+    /// Whether somebody is still to be told that the peer, which is known to be gone, makes no room any more. Who comes after that
+    /// finds it out by himself.
+    pub(super) fn owes_news(&self) -> bool {
+        !self.backlog.waiting.lock().queue_pairs.is_empty()
+    }
+
     /// Keeps a brief for which the room has gone.
     pub(crate) fn keep_brief(&self, tag: u16, brief: &Brief<'_>) {
         self.keep(tag, Kept::Brief(brief::encode(brief)));

@@ -280,9 +280,10 @@ impl Directory {
                 self.changed.notify_all();
             }
         }
-        // What a peer has said before its end is heard first, as it is of one that is on a network.
-        let (present, dead): (Vec<_>, Vec<_>) =
-            (state.links.drain(..)).partition(|link| link.check() || link.may_have_messages());
+        // What a peer has said before its end is heard first, as it is of one that is on a network; and who waits for it to make
+        // room goes on.
+        let (present, dead): (Vec<_>, Vec<_>) = (state.links.drain(..))
+            .partition(|link| link.check() || link.may_have_messages() || link.owes_news());
         state.links = present;
         state.has_legacy = state.links.iter().any(|link| link.is_dead());
         if state.has_legacy {

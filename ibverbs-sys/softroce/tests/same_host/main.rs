@@ -67,6 +67,10 @@ fn main() {
             what_finds_no_room_waits_and_is_not_lost,
         ),
         trial(
+            "a_peer_that_makes_no_room_is_given_up",
+            a_peer_that_makes_no_room_is_given_up,
+        ),
+        trial(
             "memory_that_a_stopped_peer_copies_to_stays_registered",
             memory_that_a_stopped_peer_copies_to_stays_registered,
         ),
@@ -308,6 +312,59 @@ fn what_finds_no_room_waits_and_is_not_lost() {
     let (sent, probes) = (count("port_xmit_packets") - packets, 3 * nodes.len() as u64);
     let once = all..=all + probes;
     assert!(once.contains(&sent), "{sent} packets of {all}");
+}
+
+/// Who has sent nothing because there was no room gives up all the same, whether the peer is only stopped or has ended, and whoever
+/// looks.
+fn a_peer_that_makes_no_room_is_given_up() {
+    const EACH: u64 = 24;
+    for (ends, looks) in [(false, true), (true, true), (true, false)] {
+        let mut peer = Peer::start(Role::Receives { times: EACH });
+        let nodes: Vec<Node> = (0..12)
+            .map(|_| {
+                let node = Node::new();
+                peer.meet(&node);
+                node
+            })
+            .collect();
+        peer.stop();
+        for id in 0..EACH {
+            for node in &nodes {
+                node.post(&Request {
+                    id,
+                    opcode: ibv_wr_opcode::IBV_WR_SEND,
+                    sge: node.memories[0].sge(0, MESSAGE),
+                    remote: (0, 0),
+                    add: 0,
+                });
+            }
+        }
+        let mut first = vec![None; nodes.len()];
+        if ends {
+            // Longer than an answer is waited for at first.
+            thread::sleep(Duration::from_millis(200));
+            if looks {
+                first[0] = nodes[0].poll();
+            }
+            peer.kill();
+            if !looks {
+                thread::sleep(Duration::from_millis(200));
+            }
+        }
+        for (node, first) in nodes.iter().zip(first) {
+            for id in 0..EACH {
+                let wc = match first {
+                    Some(wc) if id == 0 => wc,
+                    _ => node.complete(),
+                };
+                let expected = match id {
+                    0 => ibv_wc_status::IBV_WC_RETRY_EXC_ERR,
+                    _ => ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
+                };
+                assert_eq!((wc.status, wc.wr_id), (expected, id), "{ends} {looks}");
+            }
+        }
+    }
 }
 
 /// Nobody can tell a peer that is stopped in the middle of a copy not to finish it.

@@ -1,8 +1,9 @@
 //! How long an answer is waited for.
 
+use super::entry::Progress;
 use super::{Failed, Requester, sooner};
 use crate::proto::endpoint::Endpoint;
-use crate::proto::{Counter, Host, Time};
+use crate::proto::{Counter, Host, State, Time};
 
 impl Requester {
     /// When [`handle_timeout`](Self::handle_timeout) or another packet is due.
@@ -43,6 +44,18 @@ impl Requester {
     pub(super) fn expect_answer(&mut self, now: impl FnOnce() -> Time, endpoint: &Endpoint) {
         if self.answer_by.is_none() {
             self.answer_by = self.deadline(now(), endpoint);
+        }
+    }
+
+    /// What is to go finds no room at the peer, which has as long to make some as it has to answer.
+    pub(in crate::proto) fn expect_room(&mut self, now: Time, endpoint: &Endpoint) {
+        let Some(next) = self.queue.get(self.cursor.entry) else {
+            return;
+        };
+        let may_go = endpoint.state == State::ReadyToSend
+            || matches!(next.progress, Progress::Started { .. });
+        if may_go && self.again_at.is_none() {
+            self.expect_answer(|| now, endpoint);
         }
     }
 

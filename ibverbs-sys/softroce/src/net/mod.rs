@@ -33,9 +33,14 @@ pub(crate) use network::{DELAY, Delivery, Endpoints, Network, tag_of};
 pub(crate) use outbox::Outbox;
 pub(crate) use socket::Socket;
 
-/// Payloads lie at multiples of so many bytes, where processors copy them fastest: if not, some take twice the time.
+/// Payloads of sends and writes lie at multiples of so many bytes, where processors copy them fastest: else some take twice the time.
 const GRAIN: usize = 16;
 
-/// So far behind such a multiple a packet begins for that: in front of its payload is the BTH, and perhaps a RETH, which is as long
-/// as the grain.
+/// So far behind such a multiple a packet begins for that: in front of such a payload is the BTH, and perhaps a RETH, which is as
+/// long as the grain. What has other headers, for immediate data or of a response, lies elsewhere.
 const FRONT: usize = GRAIN - BASE % GRAIN;
+
+const _: () = assert!(
+    tunnel::OVERHEAD.is_multiple_of(GRAIN),
+    "or packets begin elsewhere than what is in front of them"
+);

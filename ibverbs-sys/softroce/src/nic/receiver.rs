@@ -69,7 +69,8 @@ const BACKLOG: u32 = 256;
 /// Packets of the sockets that come together at most for their acknowledgement to wait: where more are under way it shall not.
 const FEW: usize = 4;
 
-/// After so many packets of a batch they are answered, however many follow: by then a peer whose window is small has none left to send.
+/// After the burst with which so many packets of a batch have come they are answered, however many follow: a peer whose window is
+/// not much larger has none left to send by then.
 const ENOUGH: usize = 32;
 
 /// How long a thread that receives is waited for where something ends.

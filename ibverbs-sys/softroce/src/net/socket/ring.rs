@@ -10,7 +10,7 @@ use crate::net::{FRONT, GRAIN};
 
 /// Messages that come in one system call at most. What they fill shall still be in the processor's cache when it
 /// is looked at.
-pub(super) const MESSAGES: usize = 4;
+pub(super) const MESSAGES: usize = 8;
 
 /// Room for what comes as one: the system puts datagrams together up to this size.
 pub(super) const ROOM: usize = 1 << 16;

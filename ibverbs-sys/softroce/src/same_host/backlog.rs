@@ -111,9 +111,13 @@ impl Link {
             return;
         }
         self.backlog.is_waiting.store(false, Ordering::Release);
-        let queue_pairs = std::mem::take(&mut waiting.queue_pairs);
+        let mut queue_pairs = std::mem::take(&mut waiting.queue_pairs);
         drop(waiting);
         self.flush();
+        // They wait again in the order in which they go on now, and the first of them may take all the room.
+        if !queue_pairs.is_empty() {
+            queue_pairs.rotate_left(1);
+        }
         queue_pairs.into_iter().for_each(go_on);
     }
 

@@ -252,3 +252,31 @@ fn every_packet_is_lost_once_and_all_arrives() {
         assert_eq!(pair.a.machine.bytes(target), pattern(3000));
     }
 }
+
+#[test]
+fn who_finds_no_room_gives_up_as_if_nobody_answered() {
+    let mut node = lone_sends(2);
+    let (mut now, mut waits) = (Time::default(), 0);
+    while node.queue_pair.state() == State::ReadyToSend {
+        node.queue_pair.expect_room(now);
+        now = node.queue_pair.next_timeout().unwrap();
+        node.queue_pair.handle_timeout(now, &mut node.machine);
+        waits += 1;
+    }
+    let retries = u32::from(attributes(2).retry_count);
+    assert_eq!(waits, retries + 1);
+    let ends = [(0, S::RetryExceeded), (1, S::Flushed)];
+    assert_eq!(node.machine.ends(), ends);
+}
+
+#[test]
+fn room_is_waited_for_only_where_something_may_go() {
+    let mut nothing = lone_sends(0);
+    nothing.queue_pair.expect_room(Time::default());
+    assert_eq!(nothing.queue_pair.next_timeout(), None);
+    let mut drained = lone_sends(0);
+    drained.enter(State::SendQueueDrained);
+    drained.post_send(0, vec![0; 8]);
+    drained.queue_pair.expect_room(Time::default());
+    assert_eq!(drained.queue_pair.next_timeout(), None);
+}

@@ -29,6 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         limit_that_is_undercut_raises_with_the_next_request,
         resize_to_more,
         resize_below_the_requests_is_refused,
+        requests_survive_a_resize_that_is_refused,
         last_request_reached_is_told,
         requests_survive_an_error_of_a_queue_pair,
         number_is_only_of_xrc,
@@ -295,8 +296,20 @@ fn resize_below_the_requests_is_refused(device: &Device) {
     if result != 0 || shared.srq.query().max_wr < 10 {
         result.fails("ibv_modify_srq(MAX_WR)", &[libc::EINVAL, libc::ENOMEM]);
     }
-    shared.send(0, 0);
-    shared.pairs[0].b.cq.success(0);
+}
+
+fn requests_survive_a_resize_that_is_refused(device: &Device) {
+    device.needs(
+        ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE,
+        "IBV_DEVICE_SRQ_RESIZE",
+    );
+    let shared = Shared::new(device, 1);
+    (0..10).for_each(|id| shared.receive(id));
+    resize(&shared.srq, 2);
+    (0..10).for_each(|id| {
+        shared.send(0, id);
+        shared.pairs[0].b.cq.success(id);
+    });
 }
 
 fn last_request_reached_is_told(device: &Device) {

@@ -251,6 +251,7 @@ impl Nic {
         for number in resumed {
             is_urgent = true;
             if let Some(queue_pair) = self.queue_pairs.find(number) {
+                queue_pair.room_came();
                 touch(touched, queue_pair);
             }
         }

@@ -345,6 +345,11 @@ impl QueuePair {
         }
     }
 
+    /// The peer has made room, if perhaps for others: [`expect_room`](Self::expect_room) begins anew.
+    pub fn room_came(&mut self) {
+        self.requester.room_came();
+    }
+
     /// Does what is due: goes back to what was not answered in time, or gives it up.
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
         let done = self.requester.handle_timeout(now, &self.endpoint, host);

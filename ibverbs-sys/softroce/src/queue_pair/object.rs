@@ -272,6 +272,14 @@ impl QueuePair {
         inner.transport.next_timeout()
     }
 
+    /// There is room in the peer's ring for some of those who waited, if perhaps not for this one; or the peer is gone.
+    pub(crate) fn room_came(&self) {
+        let mut inner = self.inner.lock();
+        if (inner.partner.as_ref()).is_some_and(|partner| !partner.link.is_dead()) {
+            inner.transport.room_came();
+        }
+    }
+
     pub(super) fn transmit_packets(
         &self,
         inner: &mut Inner,

@@ -36,6 +36,24 @@ struct Waiting {
     kept: VecDeque<(u16, Kept)>,
 }
 
+impl Waiting {
+    fn enter(&mut self, queue_pair: u32) {
+        if !self.queue_pairs.contains(&queue_pair) {
+            self.queue_pairs.push(queue_pair);
+        }
+    }
+
+    /// Those who waited, as they go on. They wait again in that order, and the first of them may take all the room: it is another one
+    /// each time.
+    fn leave(&mut self) -> Vec<u32> {
+        let mut queue_pairs = std::mem::take(&mut self.queue_pairs);
+        if !queue_pairs.is_empty() {
+            queue_pairs.rotate_left(1);
+        }
+        queue_pairs
+    }
+}
+
 /// What was made when there was room.
 #[derive(Debug)]
 pub(crate) enum Kept {
@@ -57,9 +75,7 @@ impl Link {
             backlog.is_waiting.store(is_waiting, Ordering::Release);
             return true;
         }
-        if !waiting.queue_pairs.contains(&queue_pair) {
-            waiting.queue_pairs.push(queue_pair);
-        }
+        waiting.enter(queue_pair);
         false
     }
 
@@ -111,13 +127,9 @@ impl Link {
             return;
         }
         self.backlog.is_waiting.store(false, Ordering::Release);
-        let mut queue_pairs = std::mem::take(&mut waiting.queue_pairs);
+        let queue_pairs = waiting.leave();
         drop(waiting);
         self.flush();
-        // They wait again in the order in which they go on now, and the first of them may take all the room.
-        if !queue_pairs.is_empty() {
-            queue_pairs.rotate_left(1);
-        }
         queue_pairs.into_iter().for_each(go_on);
     }
 
@@ -141,5 +153,25 @@ impl Link {
         // Nobody gets it any more: what was sent and not answered goes again, by another way.
         waiting.kept.clear();
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Waiting;
+
+    #[test]
+    fn who_waits_for_room_takes_turns() {
+        let mut waiting = Waiting::default();
+        (0..5).for_each(|queue_pair| waiting.enter(queue_pair));
+        let mut sent = [0; 5];
+        // There is room for one message each time, and all have more than one.
+        for _ in 0..5 * 4 {
+            let going = waiting.leave();
+            sent[going[0] as usize] += 1;
+            going.into_iter().for_each(|one| waiting.enter(one));
+        }
+        assert_eq!(sent, [4; 5]);
+        assert_eq!(Waiting::default().leave(), []);
     }
 }

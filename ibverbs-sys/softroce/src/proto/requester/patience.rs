@@ -59,6 +59,17 @@ impl Requester {
         }
     }
 
+    /// The peer has made some room. Who has nothing on the way waits for his turn, and begins to wait anew: that others were first
+    /// says nothing against the peer.
+    pub(in crate::proto) fn room_came(&mut self) {
+        if self.sent == self.unanswered && self.again_at.is_none() {
+            self.retries = 0;
+            self.silences = 0;
+            self.excused = false;
+            self.answer_by = None;
+        }
+    }
+
     /// When a packet that goes now has to be answered. To a peer of which nothing was heard twice it goes with up to four times
     /// the time that is set, which the specification leaves to the requester (IBTA 9.7.6.1.3): a peer is a program, and where
     /// processors are scarce it may be kept from running for longer than the timeouts of a device add up to.

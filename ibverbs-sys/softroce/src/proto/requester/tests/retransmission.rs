@@ -270,6 +270,42 @@ fn who_finds_no_room_gives_up_as_if_nobody_answered() {
 }
 
 #[test]
+fn who_waits_for_his_turn_does_not_give_up() {
+    let mut node = lone_sends(1);
+    let mut now = Time::default();
+    for round in 0..100 {
+        node.queue_pair.expect_room(now);
+        if round % 3 < 2 {
+            now = node.queue_pair.next_timeout().unwrap();
+            node.queue_pair.handle_timeout(now, &mut node.machine);
+        } else {
+            node.queue_pair.room_came();
+            assert_eq!(node.queue_pair.next_timeout(), None);
+        }
+    }
+    assert_eq!(node.queue_pair.state(), State::ReadyToSend);
+    assert_eq!(node.transmit_all(now).len(), 1);
+}
+
+#[test]
+fn room_for_others_is_no_answer() {
+    let mut node = lone_sends(1);
+    let (mut now, mut waits) = (Time::default(), 0);
+    while node.queue_pair.state() == State::ReadyToSend {
+        assert_eq!(node.transmit_all(now).len(), 1);
+        node.queue_pair.room_came();
+        now = node.queue_pair.next_timeout().unwrap();
+        node.queue_pair.handle_timeout(now, &mut node.machine);
+        waits += 1;
+        // It is to go again, and there is none for it.
+        node.queue_pair.room_came();
+    }
+    let retries = u32::from(attributes(2).retry_count);
+    assert_eq!(waits, retries + 1);
+    assert_eq!(node.machine.ends(), [(0, S::RetryExceeded)]);
+}
+
+#[test]
 fn room_is_waited_for_only_where_something_may_go() {
     let mut nothing = lone_sends(0);
     nothing.queue_pair.expect_room(Time::default());

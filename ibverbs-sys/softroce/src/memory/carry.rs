@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use crate::proto::{AccessFlags, LocalFault, Misplaced, Payload, Place, Remote, Segment};
 
-use super::copy::Piece;
+use super::Piece;
 use super::registry::{Entries, Found};
 use super::view::{View, pieces};
 

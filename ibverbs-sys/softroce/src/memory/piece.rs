@@ -1,0 +1,76 @@
+//! Bytes whose owner is known to keep them.
+
+use std::marker::PhantomData;
+
+use super::copy;
+
+/// Bytes that can be touched for as long as this is around.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    address: usize,
+    length: usize,
+    writable: bool,
+    bytes: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Piece<'a> {
+    /// Bytes of this process's own, to be read.
+    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+        Self {
+            address: bytes.as_ptr().expose_provenance(),
+            length: bytes.len(),
+            writable: false,
+            bytes: PhantomData,
+        }
+    }
+
+    /// Bytes that may be written, too.
+    ///
+    /// # Safety
+    /// For as long as the piece is around they are mapped and may be written.
+    pub(super) unsafe fn writable(address: usize, length: usize) -> Self {
+        Self {
+            address,
+            length,
+            writable: true,
+            bytes: PhantomData,
+        }
+    }
+
+    /// Where they begin.
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+
+    /// How many they are.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// How many those of a list are. Most lists have one.
+    #[inline]
+    pub(crate) fn total(list: &[Self]) -> usize {
+        match list {
+            [only] => only.length,
+            list => list.iter().map(Self::length).sum(),
+        }
+    }
+
+    /// Whether they may be written.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Writes a word to the first eight of them. None: they are less, or may not be written.
+    pub(crate) fn store(&self, word: u64) -> Option<()> {
+        if !self.writable || self.length < size_of::<u64>() {
+            return None;
+        }
+        // SAFETY: they may be written, as whoever made the piece promised; and the word is here.
+        unsafe {
+            let from = (&raw const word).expose_provenance();
+            copy::copy(from, self.address, size_of::<u64>());
+        }
+        Some(())
+    }
+}

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::network::{Endpoint, Endpoints, Network};
+use super::endpoint::{Endpoint, Endpoints};
+use super::network::Network;
 use super::route::gid_of;
 use super::socket::{Message, Ring};
 use super::{address, tunnel};

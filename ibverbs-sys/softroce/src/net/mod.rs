@@ -15,12 +15,17 @@
 //! own addresses, which is how kernel drivers and network cards are reached.
 
 pub(crate) mod address;
+mod bind;
 mod bursts;
 mod delay;
+mod endpoint;
+mod groups;
 mod inbox;
+mod limits;
 mod network;
 mod outbox;
 mod route;
+mod shared;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -28,9 +33,11 @@ mod tunnel;
 
 use crate::wire::BASE;
 
+pub(crate) use endpoint::Endpoints;
 pub(crate) use inbox::Inbox;
-pub(crate) use network::{DELAY, Delivery, Endpoints, Network, tag_of};
+pub(crate) use network::{DELAY, Network};
 pub(crate) use outbox::Outbox;
+pub(crate) use shared::{Delivery, tag_of};
 pub(crate) use socket::Socket;
 
 /// Payloads of sends and writes lie at multiples of so many bytes, where processors copy them fastest: else some take twice the time.

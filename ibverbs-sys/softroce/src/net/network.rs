@@ -1,128 +1,54 @@
 #![forbid(unsafe_code)]
+//! The port's way to the network.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::process;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, RwLock};
 
+use super::bind::bind;
 use super::delay::Delay;
+use super::endpoint::{Endpoint, Endpoints, Gid, GidKind};
+use super::limits::{HEADERS, carried_mtu, interface_mtu, unprivileged_buffer};
 use super::outbox::{self, Batch, Outbox};
-use super::socket::{Interface, Socket};
+use super::socket::Interface;
 use super::{address, route};
 use crate::capture::Capture;
 use crate::config::{Config, Segmentation};
-use crate::counters::{Counters, Tally};
+use crate::counters::Counters;
 use crate::engine::Timers;
 use crate::fault::Faults;
-use crate::proto::{Arrival, Brief, Counter, Mtu, Path, Time};
-use crate::same_host::{Link, Neighbourhood, Said};
-use crate::wire::Packet;
+use crate::proto::{Mtu, Path, Time};
+use crate::same_host::{Link, Neighbourhood};
 use crate::wire::ip::Headers;
-
-/// How many addresses in 127/8 a process tries on each port.
-const ATTEMPTS: u32 = 64;
-
-/// Packets that are taken from shared memory at once.
-const LETTERS: usize = 64;
 
 /// How many batches are kept for the next use.
 const POOL: usize = 8;
 
-/// What the headers of a packet take beside its payload at most: those of IPv6 and UDP, BTH, XRCETH, RETH, immediate data
-/// and the ICRC.
-const HEADERS: usize = 40 + 8 + 12 + 4 + 16 + 4 + 4;
-
 /// What those below a tunnelled packet take: of IPv4 and UDP.
 const TUNNEL: usize = 20 + 8;
-
-/// What a message in shared memory says of itself: the places of GIDs in the tables of the two processes. None: they do
-/// not fit.
-pub(crate) fn tag_of(from: usize, to: usize) -> Option<u16> {
-    (from < 16 && to < 16).then_some(0x100 | (from as u16) << 4 | to as u16)
-}
-
-fn gids_of(tag: u16) -> (usize, usize) {
-    (usize::from(tag >> 4 & 0xf), usize::from(tag & 0xf))
-}
-
-/// What came through shared memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Delivery<'a> {
-    Packet(Packet<'a>),
-    Brief(&'a Brief<'a>),
-}
-
-/// A GID of the port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gid {
-    /// The GID.
-    pub(crate) address: Ipv6Addr,
-    /// How packets from it travel.
-    pub(crate) kind: GidKind,
-    /// Which socket they go by.
-    pub(crate) endpoint: usize,
-}
-
-/// How packets travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GidKind {
-    /// Over IPv4.
-    Mapped,
-    /// Over IPv6.
-    Native,
-    /// Over IPv6, in a tunnel over IPv4.
-    Tunnelled,
-}
-
-/// A socket, and whose packets come by it.
-#[derive(Debug)]
-pub(crate) struct Endpoint {
-    /// The socket.
-    pub(crate) socket: Socket,
-    /// The GID whose address it is bound to, or that the group was joined for.
-    pub(crate) gid: u8,
-    /// The GID whose packets come in a tunnel.
-    pub(crate) tunnelled: Option<u8>,
-}
-
-/// All sockets that packets come by.
-#[derive(Debug)]
-pub(crate) struct Endpoints(Box<[Arc<Endpoint>]>);
-
-impl Endpoints {
-    /// Their sockets.
-    pub(crate) fn sockets(&self) -> impl Iterator<Item = &Socket> {
-        self.0.iter().map(|endpoint| &endpoint.socket)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Endpoint> {
-        self.0.iter().map(|endpoint| &**endpoint)
-    }
-}
 
 /// The port's way to the network: its addresses and sockets.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(super) own: Vec<Arc<Endpoint>>,
     gids: Vec<Gid>,
-    addresses: Vec<Ipv6Addr>,
+    pub(super) addresses: Vec<Ipv6Addr>,
     base: u16,
     slot: u8,
     mtu: Mtu,
     /// What the socket of a peer holds, in the kernel's way of counting.
     peer_buffer: usize,
-    asked_buffer: usize,
+    pub(super) asked_buffer: usize,
     pub(super) segmentation: Segmentation,
-    endpoints: RwLock<Arc<Endpoints>>,
+    pub(super) endpoints: RwLock<Arc<Endpoints>>,
     /// How often they changed.
-    endpoints_changes: AtomicU64,
-    groups: Mutex<HashMap<SocketAddr, (usize, Arc<Endpoint>)>>,
+    pub(super) endpoints_changes: AtomicU64,
+    pub(super) groups: Mutex<HashMap<SocketAddr, (usize, Arc<Endpoint>)>>,
     #[expect(
         clippy::vec_box,
         reason = "a batch is large, and changes hands with every message"
@@ -200,7 +126,7 @@ impl Network {
             .into_iter()
             .min();
         Ok(Self {
-            endpoints: RwLock::new(Arc::new(Endpoints(own.iter().cloned().collect()))),
+            endpoints: RwLock::new(Arc::new(own.iter().cloned().collect())),
             endpoints_changes: AtomicU64::new(0),
             own,
             addresses: gids.iter().map(|gid| gid.address).collect(),
@@ -328,70 +254,6 @@ impl Network {
         neighbourhood.link(self.address(path, queue_pair)?)
     }
 
-    /// Takes packets that came through shared memory, and hands them on; how many there were.
-    /// Names queue pairs that waited for room there, and have some now.
-    pub(crate) fn receive_shared(
-        &self,
-        links: &[Arc<Link>],
-        tally: &mut Tally,
-        mut deliver: impl FnMut(&Arrival, &Delivery<'_>),
-        mut go_on: impl FnMut(u32),
-    ) -> usize {
-        let mut count = 0;
-        for link in links {
-            let (mut packets, mut bytes) = (0, 0);
-            let received = link.receive(LETTERS, |tag, said| {
-                match self.admit_shared(link, tag, said) {
-                    Ok((arrival, delivery)) => {
-                        packets += 1;
-                        bytes += match said {
-                            Said::Packet(bytes) => bytes.len(),
-                            Said::Brief(brief) => brief.bytes(),
-                        } as u64;
-                        deliver(&arrival, &delivery);
-                    }
-                    Err(Some(reason)) => self.counters.count(reason, 1),
-                    Err(None) => {}
-                }
-            });
-            if packets > 0 {
-                tally.count(Counter::ReceivedPackets, packets);
-                tally.count(Counter::ReceivedBytes, bytes);
-            }
-            count += received.unwrap_or(0);
-            link.resume(&mut go_on);
-        }
-        count
-    }
-
-    fn admit_shared<'a>(
-        &self,
-        link: &Link,
-        tag: u16,
-        said: Said<'a>,
-    ) -> Result<(Arrival, Delivery<'a>), Option<Counter>> {
-        if !self.faults.link_is_up() {
-            return Err(None);
-        }
-        let (from, to) = gids_of(tag);
-        let source = *link.gids().get(from).ok_or(Counter::Malformed)?;
-        let destination = *self.addresses.get(to).ok_or(Counter::Malformed)?;
-        let delivery = match said {
-            Said::Packet(bytes) => {
-                Delivery::Packet(Packet::parse(bytes).map_err(|_| Counter::Malformed)?)
-            }
-            Said::Brief(brief) => Delivery::Brief(brief),
-        };
-        let arrival = Arrival {
-            local: to as u8,
-            source,
-            destination,
-            // Of connections nobody looks at it.
-            route: [0; 40],
-        };
-        Ok((arrival, delivery))
-    }
-
     /// Whether packets are written to a file.
     pub(crate) fn is_captured(&self) -> bool {
         self.capture.is_some()
@@ -452,84 +314,6 @@ impl Network {
         }
     }
 
-    /// Joins a multicast group; once for every time it is left again.
-    pub(crate) fn join(&self, group: Ipv6Addr) -> io::Result<()> {
-        let wanted = self.group_addresses(group);
-        if wanted.is_empty() {
-            let message = format!("{group} is no multicast group that the port's GIDs reach");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        let mut groups = self.groups.lock();
-        let mut added = Vec::new();
-        for (at, own) in wanted {
-            if groups.contains_key(&at) {
-                continue;
-            }
-            let interface = own.socket.local().ip();
-            let socket = Socket::join(at, interface, self.asked_buffer)?;
-            if self.segmentation != Segmentation::Never {
-                socket.coalesce();
-            }
-            let endpoint = Endpoint {
-                socket,
-                gid: own.gid,
-                tunnelled: own.tunnelled,
-            };
-            added.push((at, Arc::new(endpoint)));
-        }
-        for (at, endpoint) in added {
-            groups.insert(at, (0, endpoint));
-        }
-        for (at, _) in self.group_addresses(group) {
-            if let Some((members, _)) = groups.get_mut(&at) {
-                *members += 1;
-            }
-        }
-        self.publish(&groups);
-        Ok(())
-    }
-
-    /// Leaves a multicast group.
-    pub(crate) fn leave(&self, group: Ipv6Addr) {
-        let mut groups = self.groups.lock();
-        for (at, _) in self.group_addresses(group) {
-            if let Some((members, _)) = groups.get_mut(&at) {
-                *members -= 1;
-                if *members == 0 {
-                    groups.remove(&at);
-                }
-            }
-        }
-        self.publish(&groups);
-    }
-
-    /// The addresses that a group's packets come to.
-    fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, &Arc<Endpoint>)> {
-        let of = |own: &Arc<Endpoint>| match own.socket.local() {
-            SocketAddr::V4(local) => {
-                let ip = address::ipv4_group(group)?;
-                Some(SocketAddr::V4(SocketAddrV4::new(ip, local.port())))
-            }
-            SocketAddr::V6(local) => group.is_multicast().then(|| {
-                let interface = Interface::of(IpAddr::V6(*local.ip())).map_or(0, |i| i.index);
-                SocketAddr::V6(SocketAddrV6::new(group, local.port(), 0, interface))
-            }),
-        };
-        self.own
-            .iter()
-            .filter_map(|own| Some((of(own)?, own)))
-            .collect()
-    }
-
-    fn publish(&self, groups: &HashMap<SocketAddr, (usize, Arc<Endpoint>)>) {
-        let of_groups = groups.values().map(|(_, endpoint)| endpoint);
-        let all = self.own.iter().chain(of_groups).cloned().collect();
-        *self.endpoints.write() = Arc::new(Endpoints(all));
-        self.endpoints_changes.fetch_add(1, Ordering::Release);
-        // The engine waits for the sockets that were there when it fell asleep.
-        self.timers.sleeper().ring();
-    }
-
     /// Writes a packet to the capture, if there is one.
     pub(super) fn capture(&self, headers: &Headers, packet: &[u8]) {
         if let Some(capture) = &self.capture
@@ -544,87 +328,3 @@ impl Network {
 
 /// The key of the timer for packets that are held back; queue pairs have theirs below 2^24.
 pub(crate) const DELAY: u32 = 1 << 24;
-
-/// The sockets, and the slot of the port that they have.
-fn bind(config: &Config) -> io::Result<(Vec<Socket>, u8)> {
-    let buffer = config.receive_buffer;
-    if config.addresses.is_empty() {
-        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-        for (slot, port) in slots(config.port) {
-            for attempt in 0..ATTEMPTS {
-                let ip = address::candidate(process::id(), attempt);
-                match Socket::bind(SocketAddrV4::new(ip, port).into(), buffer) {
-                    Ok(socket) => return Ok((vec![socket], slot)),
-                    Err(error) => last = naming(error, ip.into(), port),
-                }
-            }
-        }
-        return Err(last);
-    }
-    // All slots are free to try only where peers look for them.
-    let loopback = |ip: &IpAddr| matches!(ip, IpAddr::V4(ip) if ip.is_loopback());
-    let tried = if config.addresses.iter().all(loopback) {
-        address::SLOTS.into()
-    } else {
-        1
-    };
-    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-    for (slot, port) in slots(config.port).take(tried) {
-        let bound = config.addresses.iter().map(|&ip| {
-            let address = match ip {
-                IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
-                IpAddr::V6(ip) => {
-                    let local = ip.is_unicast_link_local();
-                    let interface = local.then(|| Interface::of(ip.into())).flatten();
-                    SocketAddrV6::new(ip, port, 0, interface.map_or(0, |i| i.index)).into()
-                }
-            };
-            Socket::bind(address, buffer).map_err(|error| naming(error, ip, port))
-        });
-        match bound.collect() {
-            Ok(sockets) => return Ok((sockets, slot)),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-/// The slots and their ports.
-fn slots(base: u16) -> impl Iterator<Item = (u8, u16)> {
-    (0..address::SLOTS).filter_map(move |slot| Some((slot, address::port_of_slot(base, slot)?)))
-}
-
-/// An error that says what could not be bound.
-fn naming(error: io::Error, ip: IpAddr, port: u16) -> io::Error {
-    let kind = error.kind();
-    io::Error::new(
-        kind,
-        format!("binding {}: {error}", SocketAddr::new(ip, port)),
-    )
-}
-
-/// The largest receive buffer that a process without privileges may have.
-fn unprivileged_buffer() -> usize {
-    let limit = fs::read_to_string("/proc/sys/net/core/rmem_max").ok();
-    let limit = limit.and_then(|limit| limit.trim().parse::<usize>().ok());
-    // The kernel doubles what it is asked for.
-    limit.map_or(usize::MAX, |limit| limit.saturating_mul(2))
-}
-
-/// The bytes that the interface of an address carries in a packet.
-fn interface_mtu(address: IpAddr) -> usize {
-    let interface = Interface::of(address);
-    let mtu = interface.and_then(|interface| {
-        fs::read_to_string(format!("/sys/class/net/{}/mtu", interface.name)).ok()
-    });
-    let usual = if address.is_loopback() { 1 << 16 } else { 1500 };
-    mtu.and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(usual)
-}
-
-/// The largest MTU whose packets an interface carries whole that carries so many bytes.
-fn carried_mtu(bytes: usize) -> Mtu {
-    [Mtu::Mtu4096, Mtu::Mtu2048, Mtu::Mtu1024, Mtu::Mtu512]
-        .into_iter()
-        .find(|mtu| mtu.bytes() + HEADERS <= bytes)
-        .unwrap_or(Mtu::Mtu256)
-}

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use super::address;
-use super::network::{Gid, GidKind};
+use super::endpoint::{Gid, GidKind};
 use crate::multicast::canonical;
 use crate::proto::Path;
 use crate::wire::ip::Route;

@@ -1,0 +1,71 @@
+#![forbid(unsafe_code)]
+//! Where the port lives: the addresses that its sockets are bound to.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::process;
+
+use super::address;
+use super::socket::{Interface, Socket};
+use crate::config::Config;
+
+/// How many addresses in 127/8 a process tries on each port.
+const ATTEMPTS: u32 = 64;
+
+/// The sockets, and the slot of the port that they have.
+pub(super) fn bind(config: &Config) -> io::Result<(Vec<Socket>, u8)> {
+    let buffer = config.receive_buffer;
+    if config.addresses.is_empty() {
+        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+        for (slot, port) in slots(config.port) {
+            for attempt in 0..ATTEMPTS {
+                let ip = address::candidate(process::id(), attempt);
+                match Socket::bind(SocketAddrV4::new(ip, port).into(), buffer) {
+                    Ok(socket) => return Ok((vec![socket], slot)),
+                    Err(error) => last = naming(error, ip.into(), port),
+                }
+            }
+        }
+        return Err(last);
+    }
+    // All slots are free to try only where peers look for them.
+    let loopback = |ip: &IpAddr| matches!(ip, IpAddr::V4(ip) if ip.is_loopback());
+    let tried = if config.addresses.iter().all(loopback) {
+        address::SLOTS.into()
+    } else {
+        1
+    };
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for (slot, port) in slots(config.port).take(tried) {
+        let bound = config.addresses.iter().map(|&ip| {
+            let address = match ip {
+                IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
+                IpAddr::V6(ip) => {
+                    let local = ip.is_unicast_link_local();
+                    let interface = local.then(|| Interface::of(ip.into())).flatten();
+                    SocketAddrV6::new(ip, port, 0, interface.map_or(0, |i| i.index)).into()
+                }
+            };
+            Socket::bind(address, buffer).map_err(|error| naming(error, ip, port))
+        });
+        match bound.collect() {
+            Ok(sockets) => return Ok((sockets, slot)),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// The slots and their ports.
+fn slots(base: u16) -> impl Iterator<Item = (u8, u16)> {
+    (0..address::SLOTS).filter_map(move |slot| Some((slot, address::port_of_slot(base, slot)?)))
+}
+
+/// An error that says what could not be bound.
+fn naming(error: io::Error, ip: IpAddr, port: u16) -> io::Error {
+    let kind = error.kind();
+    io::Error::new(
+        kind,
+        format!("binding {}: {error}", SocketAddr::new(ip, port)),
+    )
+}

@@ -1,0 +1,94 @@
+#![forbid(unsafe_code)]
+//! Multicast groups: each has a socket of its own for as long as anybody is in it.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::address;
+use super::endpoint::Endpoint;
+use super::network::Network;
+use super::socket::{Interface, Socket};
+use crate::config::Segmentation;
+
+impl Network {
+    /// Joins a multicast group; once for every time it is left again.
+    pub(crate) fn join(&self, group: Ipv6Addr) -> io::Result<()> {
+        let wanted = self.group_addresses(group);
+        if wanted.is_empty() {
+            let message = format!("{group} is no multicast group that the port's GIDs reach");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let mut groups = self.groups.lock();
+        let mut added = Vec::new();
+        for (at, own) in wanted {
+            if groups.contains_key(&at) {
+                continue;
+            }
+            let interface = own.socket.local().ip();
+            let socket = Socket::join(at, interface, self.asked_buffer)?;
+            if self.segmentation != Segmentation::Never {
+                socket.coalesce();
+            }
+            let endpoint = Endpoint {
+                socket,
+                gid: own.gid,
+                tunnelled: own.tunnelled,
+            };
+            added.push((at, Arc::new(endpoint)));
+        }
+        for (at, endpoint) in added {
+            groups.insert(at, (0, endpoint));
+        }
+        for (at, _) in self.group_addresses(group) {
+            if let Some((members, _)) = groups.get_mut(&at) {
+                *members += 1;
+            }
+        }
+        self.publish(&groups);
+        Ok(())
+    }
+
+    /// Leaves a multicast group.
+    pub(crate) fn leave(&self, group: Ipv6Addr) {
+        let mut groups = self.groups.lock();
+        for (at, _) in self.group_addresses(group) {
+            if let Some((members, _)) = groups.get_mut(&at) {
+                *members -= 1;
+                if *members == 0 {
+                    groups.remove(&at);
+                }
+            }
+        }
+        self.publish(&groups);
+    }
+
+    /// The addresses that a group's packets come to.
+    fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, &Arc<Endpoint>)> {
+        let of = |own: &Arc<Endpoint>| match own.socket.local() {
+            SocketAddr::V4(local) => {
+                let ip = address::ipv4_group(group)?;
+                Some(SocketAddr::V4(SocketAddrV4::new(ip, local.port())))
+            }
+            SocketAddr::V6(local) => group.is_multicast().then(|| {
+                let interface = Interface::of(IpAddr::V6(*local.ip())).map_or(0, |i| i.index);
+                SocketAddr::V6(SocketAddrV6::new(group, local.port(), 0, interface))
+            }),
+        };
+        self.own
+            .iter()
+            .filter_map(|own| Some((of(own)?, own)))
+            .collect()
+    }
+
+    fn publish(&self, groups: &HashMap<SocketAddr, (usize, Arc<Endpoint>)>) {
+        let of_groups = groups.values().map(|(_, endpoint)| endpoint);
+        let all = self.own.iter().chain(of_groups).cloned().collect();
+        *self.endpoints.write() = Arc::new(all);
+        self.endpoints_changes.fetch_add(1, Ordering::Release);
+        // The engine waits for the sockets that were there when it fell asleep.
+        self.timers.sleeper().ring();
+    }
+}

@@ -1,0 +1,96 @@
+#![forbid(unsafe_code)]
+//! What comes through shared memory.
+
+use std::sync::Arc;
+
+use super::network::Network;
+use crate::counters::Tally;
+use crate::proto::{Arrival, Brief, Counter};
+use crate::same_host::{Link, Said};
+use crate::wire::Packet;
+
+/// Packets that are taken from shared memory at once.
+const LETTERS: usize = 64;
+
+/// What a message in shared memory says of itself: the places of GIDs in the tables of the two processes. None: they do
+/// not fit.
+pub(crate) fn tag_of(from: usize, to: usize) -> Option<u16> {
+    (from < 16 && to < 16).then_some(0x100 | (from as u16) << 4 | to as u16)
+}
+
+fn gids_of(tag: u16) -> (usize, usize) {
+    (usize::from(tag >> 4 & 0xf), usize::from(tag & 0xf))
+}
+
+/// What came through shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Delivery<'a> {
+    Packet(Packet<'a>),
+    Brief(&'a Brief<'a>),
+}
+
+impl Network {
+    /// Takes packets that came through shared memory, and hands them on; how many there were.
+    /// Names queue pairs that waited for room there, and have some now.
+    pub(crate) fn receive_shared(
+        &self,
+        links: &[Arc<Link>],
+        tally: &mut Tally,
+        mut deliver: impl FnMut(&Arrival, &Delivery<'_>),
+        mut go_on: impl FnMut(u32),
+    ) -> usize {
+        let mut count = 0;
+        for link in links {
+            let (mut packets, mut bytes) = (0, 0);
+            let received = link.receive(LETTERS, |tag, said| {
+                match self.admit_shared(link, tag, said) {
+                    Ok((arrival, delivery)) => {
+                        packets += 1;
+                        bytes += match said {
+                            Said::Packet(bytes) => bytes.len(),
+                            Said::Brief(brief) => brief.bytes(),
+                        } as u64;
+                        deliver(&arrival, &delivery);
+                    }
+                    Err(Some(reason)) => self.counters.count(reason, 1),
+                    Err(None) => {}
+                }
+            });
+            if packets > 0 {
+                tally.count(Counter::ReceivedPackets, packets);
+                tally.count(Counter::ReceivedBytes, bytes);
+            }
+            count += received.unwrap_or(0);
+            link.resume(&mut go_on);
+        }
+        count
+    }
+
+    fn admit_shared<'a>(
+        &self,
+        link: &Link,
+        tag: u16,
+        said: Said<'a>,
+    ) -> Result<(Arrival, Delivery<'a>), Option<Counter>> {
+        if !self.faults.link_is_up() {
+            return Err(None);
+        }
+        let (from, to) = gids_of(tag);
+        let source = *link.gids().get(from).ok_or(Counter::Malformed)?;
+        let destination = *self.addresses.get(to).ok_or(Counter::Malformed)?;
+        let delivery = match said {
+            Said::Packet(bytes) => {
+                Delivery::Packet(Packet::parse(bytes).map_err(|_| Counter::Malformed)?)
+            }
+            Said::Brief(brief) => Delivery::Brief(brief),
+        };
+        let arrival = Arrival {
+            local: to as u8,
+            source,
+            destination,
+            // Of connections nobody looks at it.
+            route: [0; 40],
+        };
+        Ok((arrival, delivery))
+    }
+}

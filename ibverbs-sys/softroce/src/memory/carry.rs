@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use crate::proto::{AccessFlags, LocalFault, Misplaced, Payload, Place, Remote, Segment};
 
 use super::Piece;
-use super::registry::{Entries, Found};
+use super::entries::{Entries, Found};
 use super::view::{View, pieces};
 
 /// Parts of regions, one behind the other: where each begins, and its bytes.

@@ -81,10 +81,10 @@ pub(crate) unsafe fn write(address: usize, data: &[u8]) {
     }
 }
 
-/// As [`write`].
+/// As [`write`](fn@write).
 ///
 /// # Safety
-/// As that of [`write`].
+/// As that of [`write`](fn@write).
 unsafe fn write_pieces(address: usize, data: &[u8]) {
     let mut done = 0;
     while done < data.len() {

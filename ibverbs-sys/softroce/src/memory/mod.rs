@@ -12,6 +12,7 @@ mod arena;
 mod carry;
 pub(crate) mod copy;
 mod device;
+mod entries;
 mod extents;
 mod kernel;
 mod mapping;

@@ -6,7 +6,7 @@ use crate::context::DomainId;
 use crate::proto::{AccessFlags, LocalFault, Memory, Remote, RemoteFault, Segment, WindowBinding};
 
 use super::Registry;
-use super::registry::{Entries, Found};
+use super::entries::{Entries, Found};
 use super::span::Inaccessible;
 
 /// Memory as a queue pair sees it: that of its protection domain, and type 2 windows bound through it.

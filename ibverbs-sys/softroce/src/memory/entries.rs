@@ -1,0 +1,241 @@
+#![forbid(unsafe_code)]
+//! Regions and windows by their keys: who may touch what, and what is bound to what.
+
+use super::region::{Region, offset};
+use super::table::Table;
+use super::window::{Binding, Window};
+use super::{Span, WindowKind};
+use crate::context::{DomainId, Refusal};
+use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
+use crate::same_host::{FilePlace, Region as Told};
+
+/// The regions and windows by their keys.
+pub(super) struct Entries {
+    pub(super) table: Table<Entry>,
+    /// How many of each there are.
+    pub(super) regions: usize,
+    pub(super) windows: usize,
+}
+
+pub(super) enum Entry {
+    Region(Region),
+    Window(Window),
+}
+
+/// Memory that was found for a peer or for this side.
+pub(super) struct Found<'a> {
+    pub(super) span: &'a Span,
+    /// Where in it.
+    pub(super) offset: u64,
+}
+
+impl Entries {
+    /// Memory that this side names.
+    #[inline]
+    pub(super) fn local(
+        &self,
+        domain: DomainId,
+        key: u32,
+        address: u64,
+        length: u64,
+        write: bool,
+    ) -> Result<Found<'_>, LocalFault> {
+        let Some((_, Entry::Region(region))) = self.table.find(key) else {
+            return Err(LocalFault::Protection);
+        };
+        if region.domain != domain || write && !region.access.contains(AccessFlags::LOCAL_WRITE) {
+            return Err(LocalFault::Protection);
+        }
+        let offset = region
+            .offset(address, length)
+            .ok_or(LocalFault::Protection)?;
+        Ok(Found {
+            span: &region.span,
+            offset,
+        })
+    }
+
+    /// Memory that a peer names, in a region or through a window.
+    #[inline]
+    pub(super) fn remote(
+        &self,
+        domain: DomainId,
+        queue_pair: u32,
+        key: u32,
+        address: u64,
+        length: u64,
+        access: AccessFlags,
+    ) -> Result<Found<'_>, RemoteFault> {
+        self.find_remote(domain, queue_pair, key, address, length, access)
+            .ok_or(RemoteFault::Access)
+    }
+
+    #[inline]
+    fn find_remote(
+        &self,
+        domain: DomainId,
+        queue_pair: u32,
+        key: u32,
+        address: u64,
+        length: u64,
+        access: AccessFlags,
+    ) -> Option<Found<'_>> {
+        match self.table.find(key)?.1 {
+            Entry::Region(region) => {
+                // The null region has a local key only.
+                if region.domain != domain
+                    || !region.access.contains(access)
+                    || region.span.is_null()
+                {
+                    return None;
+                }
+                let offset = region.offset(address, length)?;
+                Some(Found {
+                    span: &region.span,
+                    offset,
+                })
+            }
+            Entry::Window(window) => {
+                let binding = window.binding.as_ref()?;
+                if window.domain != domain
+                    || binding.queue_pair.is_some_and(|only| only != queue_pair)
+                    || !binding.access.contains(access)
+                {
+                    return None;
+                }
+                let Some(Entry::Region(region)) = self.table.get(binding.region) else {
+                    return None;
+                };
+                let inside = offset(binding.start, binding.length, address, length)?;
+                Some(Found {
+                    span: &region.span,
+                    offset: binding.offset + inside,
+                })
+            }
+        }
+    }
+
+    pub(super) fn region(&self, key: u32) -> Result<(u32, &Region), Refusal> {
+        match self.table.find(key) {
+            Some((number, Entry::Region(region))) => Ok((number, region)),
+            _ => Err(Refusal::Invalid),
+        }
+    }
+
+    /// The window's slot. None: nothing was bound, and nothing has changed.
+    pub(super) fn bind(
+        &mut self,
+        domain: DomainId,
+        queue_pair: u32,
+        wanted: &WindowBinding,
+    ) -> Option<u32> {
+        let number = self.table.slot_of(wanted.window)?;
+        let Some(Entry::Window(window)) = self.table.get(number) else {
+            return None;
+        };
+        if window.domain != domain || wanted.key >> 8 != wanted.window >> 8 {
+            return None;
+        }
+        let kind = window.kind;
+        // A type 2 window has to be free (IBTA o10-37.2.30), and nothing cannot be bound to it
+        // (o10-37.2.40); of type 1 that means not to be bound any more.
+        if kind == WindowKind::Type2 && (window.binding.is_some() || wanted.length == 0) {
+            return None;
+        }
+        if wanted.length == 0 {
+            self.unbind(number);
+            self.table.retag(number, wanted.key as u8);
+            return Some(number);
+        }
+        let (region_number, Entry::Region(region)) = self.table.find(wanted.region)? else {
+            return None;
+        };
+        let peer_writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+        // IBTA C10-72 to C10-75: the domain, the right to bind, the right to write, the bounds.
+        if region.domain != domain
+            || !region.access.contains(AccessFlags::MW_BIND)
+            || region.span.is_null()
+            || wanted.access.intersects(peer_writes)
+                && !region.access.contains(AccessFlags::LOCAL_WRITE)
+        {
+            return None;
+        }
+        let offset = region.offset(wanted.address, wanted.length)?;
+        let is_zero_based = wanted.access.contains(AccessFlags::ZERO_BASED);
+        let binding = Binding {
+            region: region_number,
+            start: if is_zero_based { 0 } else { wanted.address },
+            offset,
+            length: wanted.length,
+            access: wanted.access - AccessFlags::ZERO_BASED,
+            queue_pair: (kind == WindowKind::Type2).then_some(queue_pair),
+        };
+        self.unbind(number);
+        self.table.retag(number, wanted.key as u8);
+        if let Some(Entry::Region(region)) = self.table.get_mut(region_number) {
+            region.windows += 1;
+        }
+        if let Some(Entry::Window(window)) = self.table.get_mut(number) {
+            window.binding = Some(binding);
+        }
+        Some(number)
+    }
+
+    /// What peers are told of a slot. None: nothing.
+    pub(super) fn told(&self, number: u32) -> Option<Told> {
+        let key = self.table.key(number);
+        match self.table.get(number)? {
+            Entry::Region(region) => {
+                let all = (0, region.span.length());
+                let told = tell(region, all, region.start, region.access);
+                told.map(|told| Told { key, ..told })
+            }
+            Entry::Window(window) => {
+                let binding = window.binding.as_ref()?;
+                let Some(Entry::Region(region)) = self.table.get(binding.region) else {
+                    return None;
+                };
+                let part = (binding.offset, binding.length);
+                tell(region, part, binding.start, binding.access).map(|told| Told {
+                    key,
+                    queue_pair: binding.queue_pair,
+                    ..told
+                })
+            }
+        }
+    }
+
+    pub(super) fn unbind(&mut self, number: u32) {
+        let Some(Entry::Window(window)) = self.table.get_mut(number) else {
+            return;
+        };
+        let Some(binding) = window.binding.take() else {
+            return;
+        };
+        if let Some(Entry::Region(region)) = self.table.get_mut(binding.region) {
+            region.windows -= 1;
+        }
+    }
+}
+
+/// What is told of a part of a region: from an offset on so many bytes, which requests count from `start`.
+fn tell(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Told> {
+    let (offset, length) = part;
+    if region.span.is_null() {
+        return None;
+    }
+    let place = region.span.place().map(|(_, place)| FilePlace {
+        offset: place.offset + offset,
+        segment: place.segment,
+    });
+    Some(Told {
+        key: 0,
+        domain: region.domain.number(),
+        queue_pair: None,
+        access,
+        start,
+        length,
+        address: region.span.address() as u64 + offset,
+        place,
+    })
+}

@@ -2,8 +2,8 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 
 use super::{
-    ah, buffer, completion, context, device, fork, gid, marshal, memory, multicast, open, pd,
-    query, queue_pair, real, srq, text,
+    ah, buffer, completion, context, device, device_memory, fork, gid, marshal, memory, multicast,
+    open, pd, query, queue_pair, real, srq, text,
 };
 
 /// A public symbol and our definition of it.
@@ -80,7 +80,8 @@ symbols! {
     completion: ibv_create_comp_channel, ibv_destroy_comp_channel, ibv_get_cq_event, ibv_ack_cq_events, ibv_create_cq, ibv_destroy_cq, ibv_resize_cq;
     context: ibv_get_async_event, ibv_ack_async_event;
     buffer: ibv_alloc_buf, ibv_free_buf, ibv_reg_buf_mr, ibv_export_buf_dmabuf_fd;
-    memory: ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_reg_dmabuf_mr, ibv_rereg_mr, ibv_dereg_mr, ibv_import_mr, ibv_unimport_mr, ibv_import_dm, ibv_unimport_dm;
+    device_memory: ibv_import_dm, ibv_unimport_dm;
+    memory: ibv_reg_mr, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_reg_dmabuf_mr, ibv_rereg_mr, ibv_dereg_mr, ibv_import_mr, ibv_unimport_mr;
     pd: ibv_alloc_pd, ibv_dealloc_pd, ibv_import_pd, ibv_unimport_pd;
     srq: ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq;
     marshal: ibv_copy_ah_attr_from_kern, ibv_copy_qp_attr_from_kern, ibv_copy_path_rec_from_kern,

@@ -7,7 +7,10 @@ use ibverbs_sys::{
 };
 use libc::c_int;
 
-use super::{completion, memory, pd, query, queue_pair, srq, unsupported, work_request, xrc};
+use super::{
+    completion, device_memory, memory, pd, query, queue_pair, srq, unsupported, window,
+    work_request, xrc,
+};
 
 /// A context with all of its functions: those of the operations, and those around them that the
 /// inline functions of newer headers look for. No place is empty, whether a caller checks it or not.
@@ -20,9 +23,9 @@ pub(super) fn context() -> verbs_context {
         attach_counters_point_flow: Some(unsupported::attach_counters_point_flow),
         create_counters: Some(unsupported::create_counters),
         destroy_counters: Some(unsupported::destroy_counters),
-        reg_dm_mr: Some(memory::reg_dm_mr),
-        alloc_dm: Some(memory::alloc_dm),
-        free_dm: Some(memory::free_dm),
+        reg_dm_mr: Some(device_memory::reg_dm_mr),
+        alloc_dm: Some(device_memory::alloc_dm),
+        free_dm: Some(device_memory::free_dm),
         modify_flow_action_esp: Some(unsupported::modify_flow_action_esp),
         destroy_flow_action: Some(unsupported::destroy_flow_action),
         create_flow_action_esp: Some(unsupported::create_flow_action_esp),
@@ -78,9 +81,9 @@ fn operations() -> ibv_context {
     context.ops = ibv_context_ops {
         _compat_query_device: Some(query::ibv_query_device),
         _compat_query_port: Some(query::ibv_query_port),
-        alloc_mw: Some(memory::alloc_mw),
+        alloc_mw: Some(window::alloc_mw),
         bind_mw: Some(work_request::bind_mw),
-        dealloc_mw: Some(memory::dealloc_mw),
+        dealloc_mw: Some(window::dealloc_mw),
         poll_cq: Some(completion::poll_cq),
         req_notify_cq: Some(completion::req_notify_cq),
         post_srq_recv: Some(srq::post_srq_recv),

@@ -1,0 +1,71 @@
+//! Memory windows.
+
+use std::sync::Arc;
+
+use ibverbs_sys::{ibv_mw, ibv_mw_type, ibv_pd};
+use libc::c_int;
+
+use super::answer::{hand_out, pointer, status};
+use super::{fail, number, open, pd, verb};
+use crate::census::{Counted, Kind};
+use crate::context::{Held, ProtectionDomain, Refusal};
+use crate::fault::Verb;
+use crate::memory::WindowKind;
+use crate::nic::Nic;
+
+/// A memory window as C knows it.
+#[repr(C)]
+struct WindowHandle {
+    public: ibv_mw,
+    nic: Arc<Nic>,
+    /// Its first key; C's changes with every binding.
+    key: u32,
+    _domain: Held<ProtectionDomain>,
+    _counted: Counted,
+}
+
+/// `ibv_alloc_mw(3)`
+pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    verb(Verb::AllocMw, fail, || {
+        pointer(|| {
+            let window = match kind {
+                ibv_mw_type::IBV_MW_TYPE_1 => WindowKind::Type1,
+                ibv_mw_type::IBV_MW_TYPE_2 => WindowKind::Type2,
+                _ => return Err(Refusal::Invalid),
+            };
+            // SAFETY: the domain is ours.
+            let (context, domain) = unsafe { ((*pd).context, Held::new(pd::domain(pd))?) };
+            // SAFETY: the context is ours.
+            let nic = Arc::clone(unsafe { open::nic(context) });
+            let key = nic.memory.allocate_window(domain.id(), window)?;
+            Ok(hand_out(WindowHandle {
+                public: ibv_mw {
+                    context,
+                    pd,
+                    rkey: key,
+                    handle: key >> 8,
+                    type_: kind,
+                },
+                nic,
+                key,
+                _domain: domain,
+                _counted: Counted::new(Kind::MemoryWindow),
+            }))
+        })
+    })
+}
+
+/// `ibv_dealloc_mw(3)`
+pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    verb(Verb::DeallocMw, number, || {
+        status(|| {
+            // SAFETY: the window is ours; after this call the caller does not use it.
+            unsafe {
+                let handle = &*mw.cast::<WindowHandle>();
+                handle.nic.memory.deallocate_window(handle.key)?;
+                drop(Box::from_raw(mw.cast::<WindowHandle>()));
+            }
+            Ok(())
+        })
+    })
+}

@@ -1,8 +1,12 @@
-//! Room for the requests of a doorbell batch, allocated once.
+//! Room for the requests of a doorbell batch, which each thread allocates once.
+//!
+//! Requests mean something only until they are posted. So the room is not each queue's own: with many queues it would be other
+//! memory for each batch, and more than a processor's cache holds.
 
-use std::marker::PhantomData;
-use std::mem::MaybeUninit;
+use std::cell::Cell;
+use std::mem::{self, MaybeUninit};
 use std::ptr::NonNull;
+use std::thread::LocalKey;
 
 use ibverbs_sys as sys;
 
@@ -14,11 +18,14 @@ use super::request::Room;
 /// # Safety
 ///
 /// `link` does nothing but to set that pointer, and reads nothing.
-pub(crate) unsafe trait Linked {
+pub(crate) unsafe trait Linked: Sized + 'static {
     /// # Safety
     ///
     /// `this` is the place of one, which need not be whole.
     unsafe fn link(this: *mut Self, next: *mut Self);
+
+    /// Where the thread keeps places for such requests that are not in use.
+    fn spare() -> &'static LocalKey<Cell<Places<Self>>>;
 }
 
 // SAFETY: it does nothing else.
@@ -27,6 +34,12 @@ unsafe impl Linked for sys::ibv_send_wr {
     unsafe fn link(this: *mut Self, next: *mut Self) {
         // SAFETY: the caller's promise.
         unsafe { (&raw mut (*this).next).write(next) };
+    }
+
+    #[inline]
+    fn spare() -> &'static LocalKey<Cell<Places<Self>>> {
+        thread_local!(static SPARE: Cell<Places<sys::ibv_send_wr>> = const { Cell::new(Places::NONE) });
+        &SPARE
     }
 }
 
@@ -37,18 +50,82 @@ unsafe impl Linked for sys::ibv_recv_wr {
         // SAFETY: the caller's promise.
         unsafe { (&raw mut (*this).next).write(next) };
     }
+
+    #[inline]
+    fn spare() -> &'static LocalKey<Cell<Places<Self>>> {
+        thread_local!(static SPARE: Cell<Places<sys::ibv_recv_wr>> = const { Cell::new(Places::NONE) });
+        &SPARE
+    }
 }
 
-/// Work requests in a row, each with its elements.
+/// Places of requests, and of elements.
 ///
-/// The places are reached through raw pointers only: requests point at each other and at elements.
-pub(super) struct BatchRoom<W: Linked> {
+/// They are reached through raw pointers only: requests point at each other and at elements.
+pub(crate) struct Places<W> {
     requests: NonNull<MaybeUninit<W>>,
     elements: NonNull<MaybeUninit<sys::ibv_sge>>,
+    /// How many of each there are.
+    counts: (usize, usize),
+}
+
+impl<W> Places<W> {
+    const NONE: Self = Self {
+        requests: NonNull::dangling(),
+        elements: NonNull::dangling(),
+        counts: (0, 0),
+    };
+
+    #[cold]
+    #[inline(never)]
+    fn new(requests: usize, elements: usize) -> Self {
+        let counts = (requests, elements);
+        let requests = Box::into_raw(Box::<[W]>::new_uninit_slice(requests));
+        let elements = Box::into_raw(Box::<[sys::ibv_sge]>::new_uninit_slice(elements));
+        Self {
+            requests: NonNull::new(requests.cast()).expect("a box is not null"),
+            elements: NonNull::new(elements.cast()).expect("a box is not null"),
+            counts,
+        }
+    }
+
+    #[inline]
+    fn has(&self, requests: usize, elements: usize) -> bool {
+        self.counts.0 >= requests && self.counts.1 >= elements
+    }
+}
+
+impl<W> Default for Places<W> {
+    #[inline]
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl<W> Drop for Places<W> {
+    #[inline]
+    fn drop(&mut self) {
+        let (requests, elements) = self.counts;
+        if (requests, elements) == (0, 0) {
+            return;
+        }
+        let requests = std::ptr::slice_from_raw_parts_mut(self.requests.as_ptr(), requests);
+        let elements = std::ptr::slice_from_raw_parts_mut(self.elements.as_ptr(), elements);
+        // SAFETY: both came out of boxes of these lengths in `new`, and are freed once, here. (Boxes of
+        // no length have no memory, as what dangles.) The plain C structs in them need no drop.
+        unsafe {
+            drop(Box::from_raw(requests));
+            drop(Box::from_raw(elements));
+        }
+    }
+}
+
+/// Work requests in a row, each with its elements: those of one batch, while it is being made.
+pub(super) struct BatchRoom<W: Linked> {
+    places: Places<W>,
+    /// 0 while it is closed.
     capacity: usize,
     /// How many elements each request has room for.
     width: usize,
-    owns: PhantomData<W>,
 }
 
 // SAFETY: the pointers in the requests mean something only between description and posting, both of
@@ -58,19 +135,37 @@ unsafe impl<W: Linked> Send for BatchRoom<W> {}
 unsafe impl<W: Linked> Sync for BatchRoom<W> {}
 
 impl<W: Linked> BatchRoom<W> {
-    /// Room for `capacity` requests of at most `width` elements. It takes no physical memory before
-    /// it is used.
-    pub(super) fn new(capacity: usize, width: u32) -> Self {
-        let width = MAX_ELEMENTS.min(width as usize);
-        let requests = Box::into_raw(Box::<[W]>::new_uninit_slice(capacity));
-        let elements = Box::into_raw(Box::<[sys::ibv_sge]>::new_uninit_slice(capacity * width));
-        Self {
-            requests: NonNull::new(requests.cast()).expect("a box is not null"),
-            elements: NonNull::new(elements.cast()).expect("a box is not null"),
-            capacity,
-            width,
-            owns: PhantomData,
+    /// No room.
+    pub(super) const CLOSED: Self = Self {
+        places: Places::NONE,
+        capacity: 0,
+        width: 0,
+    };
+
+    /// Makes room for `capacity` requests of at most `width` elements: of what is left of a batch that was forgotten, or of what
+    /// the thread has, if it is large enough. It takes no physical memory before it is used.
+    #[inline]
+    pub(super) fn open(&mut self, capacity: usize, width: usize) {
+        let width = MAX_ELEMENTS.min(width);
+        let elements = capacity * width;
+        if !self.places.has(capacity, elements) {
+            // A thread that is at its end has none.
+            self.places = W::spare().try_with(Cell::take).unwrap_or_default();
         }
+        if !self.places.has(capacity, elements) {
+            let (requests, all) = self.places.counts;
+            self.places = Places::new(requests.max(capacity), all.max(elements));
+        }
+        (self.capacity, self.width) = (capacity, width);
+    }
+
+    /// Gives the places to the thread, for its next batch.
+    #[inline]
+    pub(super) fn close(&mut self) {
+        self.capacity = 0;
+        let places = mem::take(&mut self.places);
+        // Those of a batch that was made beside this one are dropped for them; and these, when the thread is at its end.
+        let _ = W::spare().try_with(|spare| spare.set(places));
     }
 
     #[inline]
@@ -89,9 +184,9 @@ impl<W: Linked> BatchRoom<W> {
         // SAFETY: the place is inside of the allocations, which this owns, and borrowed exclusively
         // with `self`; no two places overlap.
         unsafe {
-            let room = self.elements.add(index * self.width);
+            let room = self.places.elements.add(index * self.width);
             (
-                self.requests.add(index).as_mut(),
+                self.places.requests.add(index).as_mut(),
                 std::slice::from_raw_parts_mut(room.as_ptr(), self.width),
             )
         }
@@ -108,7 +203,7 @@ impl<W: Linked> BatchRoom<W> {
         debug_assert!(count > 0 && first + count <= self.capacity);
         // SAFETY: the places are inside of the allocation, and described, as the caller promises.
         unsafe {
-            let start: *mut W = self.requests.add(first).as_ptr().cast();
+            let start: *mut W = self.places.requests.add(first).as_ptr().cast();
             for index in 0..count - 1 {
                 W::link(start.add(index), start.add(index + 1));
             }
@@ -119,7 +214,7 @@ impl<W: Linked> BatchRoom<W> {
 
     /// Which place a request is at, if at any.
     pub(super) fn index_of(&self, request: *mut W) -> Option<usize> {
-        let start = self.requests.as_ptr() as usize;
+        let start = self.places.requests.as_ptr() as usize;
         let bytes = (request as usize).checked_sub(start)?;
         let index = bytes / size_of::<W>();
         (bytes.is_multiple_of(size_of::<W>()) && index < self.capacity).then_some(index)
@@ -140,23 +235,15 @@ pub(super) fn posted_before(bad: Option<usize>, first: usize, count: usize) -> u
     }
 }
 
-impl<W: Linked> Drop for BatchRoom<W> {
-    fn drop(&mut self) {
-        let requests = std::ptr::slice_from_raw_parts_mut(self.requests.as_ptr(), self.capacity);
-        let elements =
-            std::ptr::slice_from_raw_parts_mut(self.elements.as_ptr(), self.capacity * self.width);
-        // SAFETY: both came out of boxes of these lengths in `new`, and are freed once, here. The
-        // plain C structs in them need no drop.
-        unsafe {
-            drop(Box::from_raw(requests));
-            drop(Box::from_raw(elements));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn open(capacity: usize, width: usize) -> BatchRoom<sys::ibv_recv_wr> {
+        let mut room = BatchRoom::CLOSED;
+        room.open(capacity, width);
+        room
+    }
 
     fn empty() -> sys::ibv_recv_wr {
         sys::ibv_recv_wr {
@@ -169,7 +256,7 @@ mod tests {
 
     #[test]
     fn requests_are_chained_in_their_order() {
-        let mut room = BatchRoom::<sys::ibv_recv_wr>::new(4, 2);
+        let mut room = open(4, 2);
         for index in 0..4 {
             let (place, elements) = room.place(index);
             assert_eq!(elements.len(), 2);
@@ -192,7 +279,7 @@ mod tests {
 
     #[test]
     fn what_is_not_in_the_room_has_no_index() {
-        let mut room = BatchRoom::<sys::ibv_recv_wr>::new(2, 1);
+        let mut room = open(2, 1);
         let mut other = empty();
         assert_eq!(room.index_of(&mut other), None);
         assert_eq!(room.index_of(std::ptr::null_mut()), None);
@@ -206,9 +293,33 @@ mod tests {
 
     #[test]
     fn room_for_nothing_is_none() {
-        let room = BatchRoom::<sys::ibv_send_wr>::new(0, 4);
+        assert_eq!(open(0, 4).capacity(), 0);
+        drop(open(4, 0));
+        let mut room = open(4, 1);
+        room.close();
         assert_eq!(room.capacity(), 0);
-        drop(room);
-        drop(BatchRoom::<sys::ibv_send_wr>::new(4, 0));
+    }
+
+    #[test]
+    fn a_thread_s_batches_are_made_in_one_place() {
+        let place = |room: &mut BatchRoom<_>| room.place(0).0.as_ptr();
+        let (mut one, mut other) = (open(8, 2), BatchRoom::CLOSED);
+        let here = place(&mut one);
+        one.close();
+        other.open(4, 4);
+        assert_eq!(place(&mut other), here);
+        // That one is not over yet.
+        one.open(4, 4);
+        assert_ne!(place(&mut one), here);
+        one.close();
+        // A batch that was forgotten has left its places.
+        other.open(8, 2);
+        assert_eq!(place(&mut other), here);
+        other.close();
+        // More than there is.
+        one.open(9, 1);
+        one.place(8).0.write(empty());
+        one.close();
+        std::thread::spawn(|| drop(open(1, 1))).join().unwrap();
     }
 }

@@ -31,6 +31,7 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
     #[inline]
     pub(crate) fn new(queue: &'a mut ReceiveRing<T>) -> Self {
         queue.ring.begin_staging();
+        queue.open_room();
         Self { queue, first: 0 }
     }
 
@@ -103,5 +104,12 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
     pub(crate) fn end(&mut self) -> Unstaged<'_, T> {
         self.first = 0;
         self.queue.ring.end_staging()
+    }
+}
+
+impl<T: Send + 'static> Drop for ReceiveStaging<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.queue.room.close();
     }
 }

@@ -36,7 +36,7 @@ impl<T: Send + 'static> ReceiveRing<T> {
         };
         let ring = Ring::new(queue_pair, capacity, sizes.receive_elements > 0);
         Self {
-            room: BatchRoom::new(ring.capacity(), sizes.receive_elements),
+            room: BatchRoom::CLOSED,
             limits: Limits::of_receives(ring.queue_pair()),
             ring,
         }
@@ -70,6 +70,12 @@ impl<T: Send + 'static> ReceiveRing<T> {
     /// Takes the memory of the request with this id, if it is one of this queue's and in flight.
     pub(crate) fn complete(&mut self, id: u64) -> Option<T> {
         self.ring.take(id)
+    }
+
+    /// Makes room for a batch.
+    #[inline]
+    pub(super) fn open_room(&mut self) {
+        self.room.open(self.ring.capacity(), self.limits.elements());
     }
 
     /// Posts memory: the usual in a way that the compiler makes one piece of code of, and other in

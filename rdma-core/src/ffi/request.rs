@@ -75,6 +75,11 @@ impl Limits {
             context: place(queue_pair.domain().context()),
         }
     }
+    /// How many elements a request can have.
+    #[inline]
+    pub(super) fn elements(self) -> usize {
+        self.elements
+    }
 }
 
 /// Describes a request of a connected queue pair that keeps nothing beside its memory; `false` for

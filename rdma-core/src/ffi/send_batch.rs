@@ -36,6 +36,7 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
     #[inline]
     pub(crate) fn new(queue: &'a mut SendRing<T>) -> Self {
         queue.ring.begin_staging();
+        queue.open_room();
         Self {
             run: queue.run(),
             queue,
@@ -192,5 +193,12 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         self.first = 0;
         self.run = self.queue.run();
         self.queue.ring.end_staging()
+    }
+}
+
+impl<T: Send + 'static> Drop for SendStaging<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.queue.room.close();
     }
 }

@@ -94,7 +94,7 @@ impl<T: Send + 'static> SendRing<T> {
         let is_usual = queue_pair.is_usual();
         let ring = Ring::new(queue_pair, capacity, is_usual);
         Self {
-            room: BatchRoom::new(ring.capacity(), sizes.send_elements),
+            room: BatchRoom::CLOSED,
             signals: Signals::new(ring.queue_pair(), ring.capacity()),
             limits: Limits::of_sends(ring.queue_pair()),
             ring,
@@ -245,6 +245,12 @@ impl<T: Send + 'static> SendRing<T> {
     }
 
     /// What a usual request may have.
+    /// Makes room for a batch.
+    #[inline]
+    pub(super) fn open_room(&mut self) {
+        self.room.open(self.ring.capacity(), self.limits.elements());
+    }
+
     #[inline]
     pub(super) fn limits(&self) -> Limits {
         self.limits

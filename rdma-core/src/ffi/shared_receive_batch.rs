@@ -36,9 +36,11 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
     /// A batch of at most `capacity` receives.
     pub(crate) fn new(slots: &'a SharedReceiveSlots<T>, capacity: usize) -> Self {
         let capacity = capacity.clamp(1, slots.most());
+        let mut room = BatchRoom::CLOSED;
+        room.open(capacity, MAX_ELEMENTS);
         Self {
             slots,
-            room: BatchRoom::new(capacity, MAX_ELEMENTS as u32),
+            room,
             first: 0,
             staged: Vec::with_capacity(capacity),
         }
@@ -135,5 +137,6 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
 impl<T: Send + 'static> Drop for SharedReceiveStaging<'_, T> {
     fn drop(&mut self) {
         self.end().for_each(drop);
+        self.room.close();
     }
 }

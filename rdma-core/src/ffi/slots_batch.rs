@@ -37,9 +37,11 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
     /// A batch of at most `capacity` requests.
     pub(crate) fn new(slots: &'a Slots<T>, capacity: usize) -> Self {
         let capacity = capacity.clamp(1, slots.capacity());
+        let mut room = BatchRoom::CLOSED;
+        room.open(capacity, MAX_ELEMENTS);
         Self {
             slots,
-            room: BatchRoom::new(capacity, MAX_ELEMENTS as u32),
+            room,
             first: 0,
             staged: Vec::with_capacity(capacity),
         }
@@ -219,5 +221,6 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
 impl<T: Send + 'static, W: Linked> Drop for SlotsStaging<'_, T, W> {
     fn drop(&mut self) {
         self.end().for_each(drop);
+        self.room.close();
     }
 }

@@ -39,11 +39,11 @@ impl<B> From<BatchError<B>> for Error {
 /// Send requests that are handed to the device together, from
 /// [`SendQueue::batch`](super::SendQueue::batch).
 ///
-/// The requests are put together in memory of the queue, and posted by one call of the driver: one
-/// linked list for `ibv_post_send`, or, on queue pairs that were
+/// The requests are put together in memory that the thread keeps for its batches, and posted by one
+/// call of the driver: one linked list for `ibv_post_send`, or, on queue pairs that were
 /// [made for it](super::QueuePairBuilder::extended_posting) and if no request has several elements,
-/// one go from `ibv_wr_start` to `ibv_wr_complete`. Nothing is allocated, and no code of the program
-/// runs within that call.
+/// one go from `ibv_wr_start` to `ibv_wr_complete`. Nothing is allocated but for a thread's first batch,
+/// a larger one, or one beside another, and no code of the program runs within that call.
 ///
 /// Dropping it drops the memory of requests that were not posted. Forgetting it leaves that memory
 /// with the queue, which drops it when another batch or request takes the place; nothing of it is

@@ -21,7 +21,8 @@
 //!   [`Context::address`].
 //! - Errors name the verb, the object, the `errno` and what to do.
 //! - No allocation, hash or lock of this crate for an operation, but for completions that are polled
-//!   by one part of the program, a scope or a drain, and are another's.
+//!   by one part of the program, a scope or a drain, and are another's, and for a thread's first
+//!   [batch](SendBatch).
 //! - Objects are [`Send`], and `Sync` where the verbs are.
 //!
 //! # Three ways to post

@@ -220,6 +220,28 @@ fn batches_allocate_nothing() {
 }
 
 #[test]
+fn batches_side_by_side_allocate_nothing() {
+    for pair in pairs() {
+        let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);
+        let device = of_the_device(&pair, &there);
+        let (mut left, mut right) = (pair.left.send_queue(), pair.right.send_queue());
+        let frozen = pattern(&pair.domain, 8, 1).freeze();
+        let write = || SendRequest::write(frozen.clone(), there.remote());
+        let count = allocations(|| {
+            let (mut one, mut other) = (left.batch(), right.batch());
+            one.push(write()).unwrap();
+            other.push(write()).unwrap();
+            assert_eq!((one.post().unwrap(), other.post().unwrap()), (1, 1));
+            let completion = succeed(pair.left.send_completions());
+            assert_eq!(left.complete(&completion).count(), 1);
+            let completion = succeed(pair.right.send_completions());
+            assert_eq!(right.complete(&completion).count(), 1);
+        });
+        assert_none(count, 2, device);
+    }
+}
+
+#[test]
 fn concurrent_requests_allocate_nothing() {
     for pair in pairs() {
         let there = exposed(&pair.domain, 64, AccessFlags::REMOTE);

@@ -58,6 +58,46 @@ fn a_batch_is_carried_out_in_its_order() {
 }
 
 #[test]
+fn batches_of_two_queues_are_made_at_the_same_time() {
+    for pair in pairs(|builder| builder) {
+        let targets = [0, 1].map(|_| exposed(&pair.domain, 8 * 8, AccessFlags::REMOTE));
+        let (mut left, mut right) = (pair.left.send_queue(), pair.right.send_queue());
+        let ends = [&pair.left, &pair.right];
+        for round in 0..10_u8 {
+            let (mut first, mut second) = (left.batch(), right.batch());
+            for index in 0..8 {
+                for (end, batch) in [&mut first, &mut second].into_iter().enumerate() {
+                    let place = targets[end].remote().slice(index * 8..(index + 1) * 8);
+                    let seed = round + index as u8 + 100 * end as u8;
+                    let memory = pattern(&pair.domain, 8, seed);
+                    batch
+                        .push(SendRequest::write(memory, place.unwrap()))
+                        .unwrap();
+                }
+            }
+            // The one that was begun first is posted last, every other time.
+            let posted = match round % 2 {
+                0 => [first.post().unwrap(), second.post().unwrap()],
+                _ => [second.post().unwrap(), first.post().unwrap()],
+            };
+            assert_eq!(posted, [8, 8]);
+            for (end, queue) in [&mut left, &mut right].into_iter().enumerate() {
+                for index in 0..8 {
+                    let completion = succeed(ends[end].send_completions());
+                    let memory = queue.complete(&completion).next().unwrap();
+                    assert_eq!(memory[..], bytes(8, round + index + 100 * end as u8));
+                }
+                let mut content = [0; 8 * 8];
+                targets[end].read_at(0, &mut content).unwrap();
+                for (index, piece) in (0..8).zip(content.chunks(8)) {
+                    assert_eq!(piece, bytes(8, round + index + 100 * end as u8));
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn receives_are_posted_in_batches() {
     for pair in pairs(|builder| builder) {
         let mut receives = pair.right.receive_queue();

@@ -1,7 +1,8 @@
 //! Room for the requests of a doorbell batch, which each thread allocates once.
 //!
 //! Requests mean something only until they are posted. So the room is not each queue's own: with many queues it would be other
-//! memory for each batch, and more than a processor's cache holds.
+//! memory for each batch, and more than a processor's cache holds. A thread keeps room for two batches of each kind that are made at
+//! the same time, the largest that it made.
 
 use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
@@ -25,7 +26,7 @@ pub(crate) unsafe trait Linked: Sized + 'static {
     unsafe fn link(this: *mut Self, next: *mut Self);
 
     /// Where the thread keeps places for such requests that are not in use.
-    fn spare() -> &'static LocalKey<Cell<Places<Self>>>;
+    fn spare() -> &'static LocalKey<Cell<Spare<Self>>>;
 }
 
 // SAFETY: it does nothing else.
@@ -37,8 +38,8 @@ unsafe impl Linked for sys::ibv_send_wr {
     }
 
     #[inline]
-    fn spare() -> &'static LocalKey<Cell<Places<Self>>> {
-        thread_local!(static SPARE: Cell<Places<sys::ibv_send_wr>> = const { Cell::new(Places::NONE) });
+    fn spare() -> &'static LocalKey<Cell<Spare<Self>>> {
+        thread_local!(static SPARE: Cell<Spare<sys::ibv_send_wr>> = const { Cell::new(Spare::NONE) });
         &SPARE
     }
 }
@@ -52,8 +53,8 @@ unsafe impl Linked for sys::ibv_recv_wr {
     }
 
     #[inline]
-    fn spare() -> &'static LocalKey<Cell<Places<Self>>> {
-        thread_local!(static SPARE: Cell<Places<sys::ibv_recv_wr>> = const { Cell::new(Places::NONE) });
+    fn spare() -> &'static LocalKey<Cell<Spare<Self>>> {
+        thread_local!(static SPARE: Cell<Spare<sys::ibv_recv_wr>> = const { Cell::new(Spare::NONE) });
         &SPARE
     }
 }
@@ -79,8 +80,9 @@ impl<W> Places<W> {
     #[inline(never)]
     fn new(requests: usize, elements: usize) -> Self {
         let counts = (requests, elements);
-        let requests = Box::into_raw(Box::<[W]>::new_uninit_slice(requests));
-        let elements = Box::into_raw(Box::<[sys::ibv_sge]>::new_uninit_slice(elements));
+        let requests = Box::<[W]>::new_uninit_slice(requests);
+        let elements = Box::<[sys::ibv_sge]>::new_uninit_slice(elements);
+        let (requests, elements) = (Box::into_raw(requests), Box::into_raw(elements));
         Self {
             requests: NonNull::new(requests.cast()).expect("a box is not null"),
             elements: NonNull::new(elements.cast()).expect("a box is not null"),
@@ -119,6 +121,45 @@ impl<W> Drop for Places<W> {
     }
 }
 
+/// Places that a thread has and does not use: first those that it used last.
+pub(crate) struct Spare<W> {
+    first: Places<W>,
+    second: Places<W>,
+}
+
+impl<W> Spare<W> {
+    const NONE: Self = Self {
+        first: Places::NONE,
+        second: Places::NONE,
+    };
+
+    /// Takes the first that are large enough; or some that are not.
+    #[inline]
+    fn take(&mut self, requests: usize, elements: usize) -> Places<W> {
+        if self.first.has(requests, elements) {
+            mem::take(&mut self.first)
+        } else {
+            mem::take(&mut self.second)
+        }
+    }
+
+    /// Keeps places beside the larger of those that are there.
+    #[inline]
+    fn keep(&mut self, places: Places<W>) {
+        let last = mem::replace(&mut self.first, places);
+        if last.counts > self.second.counts {
+            self.second = last;
+        }
+    }
+}
+
+impl<W> Default for Spare<W> {
+    #[inline]
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 /// Work requests in a row, each with its elements: those of one batch, while it is being made.
 pub(super) struct BatchRoom<W: Linked> {
     places: Places<W>,
@@ -143,14 +184,20 @@ impl<W: Linked> BatchRoom<W> {
     };
 
     /// Makes room for `capacity` requests of at most `width` elements: of what is left of a batch that was forgotten, or of what
-    /// the thread has, if it is large enough. It takes no physical memory before it is used.
+    /// the thread has, if it is large enough.
     #[inline]
     pub(super) fn open(&mut self, capacity: usize, width: usize) {
         let width = MAX_ELEMENTS.min(width);
         let elements = capacity * width;
         if !self.places.has(capacity, elements) {
+            let lent = W::spare().try_with(|cell| {
+                let mut spare = cell.take();
+                let places = spare.take(capacity, elements);
+                cell.set(spare);
+                places
+            });
             // A thread that is at its end has none.
-            self.places = W::spare().try_with(Cell::take).unwrap_or_default();
+            self.places = lent.unwrap_or_default();
         }
         if !self.places.has(capacity, elements) {
             let (requests, all) = self.places.counts;
@@ -164,8 +211,12 @@ impl<W: Linked> BatchRoom<W> {
     pub(super) fn close(&mut self) {
         self.capacity = 0;
         let places = mem::take(&mut self.places);
-        // Those of a batch that was made beside this one are dropped for them; and these, when the thread is at its end.
-        let _ = W::spare().try_with(|spare| spare.set(places));
+        // When the thread is at its end they are freed.
+        let _ = W::spare().try_with(|cell| {
+            let mut spare = cell.take();
+            spare.keep(places);
+            cell.set(spare);
+        });
     }
 
     #[inline]
@@ -310,16 +361,61 @@ mod tests {
         assert_eq!(place(&mut other), here);
         // That one is not over yet.
         one.open(4, 4);
-        assert_ne!(place(&mut one), here);
-        one.close();
+        let there = place(&mut one);
+        assert_ne!(there, here);
         // A batch that was forgotten has left its places.
         other.open(8, 2);
         assert_eq!(place(&mut other), here);
-        other.close();
+        // From now on two at a time are made in these.
+        for _ in 0..3 {
+            one.close();
+            other.close();
+            other.open(3, 1);
+            one.open(4, 4);
+            assert_eq!((place(&mut one), place(&mut other)), (there, here));
+        }
         // More than there is.
-        one.open(9, 1);
-        one.place(8).0.write(empty());
-        one.close();
-        std::thread::spawn(|| drop(open(1, 1))).join().unwrap();
+        let mut more = open(9, 1);
+        more.place(8).0.write(empty());
+        more.close();
+    }
+
+    #[test]
+    fn places_go_with_a_batch_to_another_thread_and_end_with_it() {
+        let mut room = open(4, 1);
+        room.place(3).0.write(empty());
+        let here = room.place(0).0.as_ptr() as usize;
+        let elsewhere = std::thread::spawn(move || {
+            room.close();
+            let mut next = open(2, 2);
+            let place = next.place(0).0.as_ptr() as usize;
+            next.close();
+            place
+        });
+        assert_eq!(elsewhere.join().unwrap(), here);
+    }
+
+    #[test]
+    fn a_thread_at_its_end_has_room_all_the_same() {
+        struct Late;
+        impl Drop for Late {
+            fn drop(&mut self) {
+                let mut room = open(2, 1);
+                room.place(1).0.write(empty());
+                room.close();
+            }
+        }
+        thread_local!(static LATE: Late = const { Late });
+        // Whichever of the two is destroyed first.
+        for late_first in [true, false] {
+            let thread = std::thread::spawn(move || {
+                if late_first {
+                    LATE.with(|_| {});
+                }
+                open(2, 1).close();
+                LATE.with(|_| {});
+            });
+            thread.join().unwrap();
+        }
     }
 }

@@ -75,6 +75,7 @@ impl Limits {
             context: place(queue_pair.domain().context()),
         }
     }
+
     /// How many elements a request can have.
     #[inline]
     pub(super) fn elements(self) -> usize {

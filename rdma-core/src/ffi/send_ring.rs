@@ -244,13 +244,13 @@ impl<T: Send + 'static> SendRing<T> {
         self.signals.may_wait(run, self.ring.queue_pair())
     }
 
-    /// What a usual request may have.
     /// Makes room for a batch.
     #[inline]
     pub(super) fn open_room(&mut self) {
         self.room.open(self.ring.capacity(), self.limits.elements());
     }
 
+    /// What a usual request may have.
     #[inline]
     pub(super) fn limits(&self) -> Limits {
         self.limits

@@ -43,7 +43,8 @@ impl<B> From<BatchError<B>> for Error {
 /// call of the driver: one linked list for `ibv_post_send`, or, on queue pairs that were
 /// [made for it](super::QueuePairBuilder::extended_posting) and if no request has several elements,
 /// one go from `ibv_wr_start` to `ibv_wr_complete`. Nothing is allocated but for a thread's first batch,
-/// a larger one, or one beside another, and no code of the program runs within that call.
+/// a larger one, one that is made beside two others, or one that another thread began, and no code of the program runs within
+/// that call.
 ///
 /// Dropping it drops the memory of requests that were not posted. Forgetting it leaves that memory
 /// with the queue, which drops it when another batch or request takes the place; nothing of it is

@@ -76,6 +76,8 @@ pub(super) struct Requester {
     not_ready_retries: u8,
     /// The cursor was set back for the oldest number, and what the peer says of it is no news.
     gone_back: bool,
+    /// The cursor was set back by what the peer said, and nothing that went since was lost without a word.
+    sent_back: bool,
     answer_by: Option<Time>,
     /// It was found out late that no answer had come, and the peer got more time for this once already.
     excused: bool,
@@ -116,6 +118,7 @@ impl Requester {
             is_peer_gone: false,
             not_ready_retries: 0,
             gone_back: false,
+            sent_back: false,
             answer_by: None,
             excused: false,
             probe: Probe::default(),

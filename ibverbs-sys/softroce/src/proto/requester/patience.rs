@@ -29,6 +29,8 @@ impl Requester {
         }
         if self.answer_by.is_some_and(|at| at <= now) && !self.excuse(now, endpoint) {
             host.count(Counter::AcknowledgementTimeout, 1);
+            // What went since is not known to have come.
+            self.sent_back &= self.position() == self.unanswered;
             self.retry(endpoint, host)?;
             self.silences = self.silences.saturating_add(1);
             self.window.silence(self.sent);
@@ -62,7 +64,8 @@ impl Requester {
     /// The peer has made some room. Who has nothing on the way waits for his turn, and begins to wait anew: that others were first
     /// says nothing against the peer.
     pub(in crate::proto) fn room_came(&mut self) {
-        if self.sent == self.unanswered && self.again_at.is_none() {
+        let all_answered = self.sent == self.unanswered || self.sent_back;
+        if all_answered && self.position() == self.unanswered && self.again_at.is_none() {
             self.retries = 0;
             self.silences = 0;
             self.excused = false;

@@ -152,6 +152,7 @@ impl Requester {
         self.silences = 0;
         self.window.loss(self.sent);
         self.gone_back = true;
+        self.sent_back = true;
         Ok(())
     }
 
@@ -193,6 +194,7 @@ impl Requester {
         self.silences = 0;
         self.gone_back = false;
         self.go_back();
+        self.sent_back = true;
         self.again_at = Some(now + receiver_not_ready(timer));
         Ok(())
     }

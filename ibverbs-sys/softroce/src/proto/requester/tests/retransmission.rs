@@ -288,6 +288,30 @@ fn who_waits_for_his_turn_does_not_give_up() {
 }
 
 #[test]
+fn who_was_told_to_come_again_waits_for_his_turn_too() {
+    let mut node = lone_sends(2);
+    let mut now = Time::default();
+    assert_eq!(node.transmit_all(now).len(), 2);
+    node.receive_made(nak(0, Nak::SequenceError), &[]);
+    for _ in 0..20 {
+        node.queue_pair.expect_room(now);
+        now = node.queue_pair.next_timeout().unwrap();
+        node.queue_pair.handle_timeout(now, &mut node.machine);
+        node.queue_pair.room_came();
+    }
+    assert_eq!(node.queue_pair.state(), State::ReadyToSend);
+    // And what goes then is answered, or given up.
+    while node.queue_pair.state() == State::ReadyToSend {
+        node.transmit_all(now);
+        node.queue_pair.room_came();
+        now = node.queue_pair.next_timeout().unwrap();
+        node.queue_pair.handle_timeout(now, &mut node.machine);
+        node.queue_pair.room_came();
+    }
+    assert_eq!(node.machine.ends()[0], (0, S::RetryExceeded));
+}
+
+#[test]
 fn room_for_others_is_no_answer() {
     let mut node = lone_sends(1);
     let (mut now, mut waits) = (Time::default(), 0);

@@ -123,7 +123,7 @@ impl View<'_> {
                 let found = self.find_local(entries, list, offset, length, write)?;
                 let pieces: Option<SmallVec<[Piece<'_>; 4]>> = found
                     .iter()
-                    .map(|(found, length)| found.span.piece(found.offset, *length))
+                    .map(|(found, length)| found.span.piece(found.offset, *length, write))
                     .collect();
                 Some(act(&pieces?))
             }),

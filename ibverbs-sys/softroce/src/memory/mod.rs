@@ -1,6 +1,6 @@
 //! Memory that the device may touch: regions and windows by their keys, and the copies from and to
-//! them. The program's memory is touched in `copy` alone, and by the kernel where `kernel`
-//! asks it to; all checks are outside of them.
+//! them. The program's memory is touched in `copy` alone, or as a word that it names, and by the kernel where
+//! `kernel` asks it to; all checks but that of a word's alignment are outside of them.
 //!
 //! Memory that the device hands out for regions ([`Arena`]) lies in a file, of which `segment` makes the
 //! mappings here, and peers of the same host can map it as well. What they have to be told of bytes is a

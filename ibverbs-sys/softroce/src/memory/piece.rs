@@ -24,15 +24,16 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Bytes that may be written, too.
+    /// Bytes that may be read and, if they are `writable`, written.
     ///
     /// # Safety
-    /// For as long as the piece is around they are mapped and may be written.
-    pub(super) unsafe fn writable(address: usize, length: usize) -> Self {
+    /// For as long as the piece is around they are mapped, and may be written if that is said.
+    #[inline]
+    pub(super) unsafe fn new(address: usize, length: usize, writable: bool) -> Self {
         Self {
             address,
             length,
-            writable: true,
+            writable,
             bytes: PhantomData,
         }
     }

@@ -50,7 +50,7 @@ impl Regions<'_> {
             .0
             .local(domain, segment.key, segment.address, length, write);
         let Found { span, offset } = found.ok()?;
-        span.piece(offset, segment.length as usize)
+        span.piece(offset, segment.length as usize, write)
     }
 }
 

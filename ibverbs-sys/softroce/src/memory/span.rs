@@ -215,14 +215,16 @@ impl Span {
         Ok(())
     }
 
-    /// `length` bytes from `offset` on. None: they are not all inside, or may not be there.
+    /// `length` bytes from `offset` on, to be read or, if `write`, written as well. None: they are not all inside, or may not
+    /// be there.
     #[inline]
-    pub(super) fn piece(&self, offset: u64, length: usize) -> Option<Piece<'_>> {
+    pub(super) fn piece(&self, offset: u64, length: usize, write: bool) -> Option<Piece<'_>> {
         let address = self.locate(offset, length).ok()?;
         match self.kind {
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => {
-                // SAFETY: inside the span, which the piece borrows and whose maker keeps the bytes mapped and writable.
-                Some(unsafe { Piece::writable(address, length) })
+                // SAFETY: inside the span, which the piece borrows and whose maker keeps the bytes mapped, and writable if anything
+                // is written through it.
+                Some(unsafe { Piece::new(address, length, write) })
             }
             Kind::OnDemand | Kind::Null => None,
         }

@@ -216,7 +216,7 @@ const FATAL: &[Deviation] = &[
         found: "the kernel follows a null pointer (__rxe_put) and stops",
         cases: &["mw::remote_invalidate_of_an_invalid_window_fails"],
     },
-    // 6.1.159 and 6.1.172 do, a later one does not.
+    // Debian's 6.1.0-42 (6.1.159) to 6.1.0-48 (6.1.172) do, 6.1.0-56 does not.
     Deviation {
         driver: RXE,
         clause: "ibv_modify_srq(3): where an attribute is invalid, nothing is modified",

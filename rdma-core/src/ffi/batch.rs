@@ -232,8 +232,9 @@ impl<W: Linked> BatchRoom<W> {
     #[inline]
     pub(super) fn place(&mut self, index: usize) -> (&mut MaybeUninit<W>, &mut Room) {
         assert!(index < self.capacity, "place {index} of {}", self.capacity);
-        // SAFETY: the place is inside of the allocations, which this owns, and borrowed exclusively
-        // with `self`; no two places overlap.
+        // SAFETY: the place is inside of the allocations: `open` has seen to as many as the capacity
+        // says, of that width, and `close` leaves no capacity. This owns them, they are borrowed
+        // exclusively with `self`, and no two places overlap.
         unsafe {
             let room = self.places.elements.add(index * self.width);
             (

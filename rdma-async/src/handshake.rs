@@ -5,7 +5,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use rdma_core::{
     CompletionChannel, ConcurrentReceiveQueue, Endpoint, PreparedQueuePair, WriteClaim,
@@ -15,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::builder::Place;
-use crate::connection::{Connection, Depths, OWN_SLOTS, Parts, drive};
+use crate::connection::{Connection, Depths, Driver, OWN_SLOTS, Parts};
 use crate::error::{Error, Result};
 use crate::rdma::Rdma;
 
@@ -200,8 +199,8 @@ impl Local {
             peer_payload: remote.payload as usize,
         })?;
         let local = stream.local_addr().map_err(failed)?;
-        let driver = tokio::spawn(drive(Arc::downgrade(&connection), self.channel, stream));
-        Ok(Rdma::new(connection, driver.abort_handle(), local, peer))
+        let driver = Driver::spawn(&connection, self.channel, stream);
+        Ok(Rdma::new(connection, driver, local, peer))
     }
 }
 

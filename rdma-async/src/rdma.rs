@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rdma_core::{QueuePair, SendRequest};
-use tokio::task::AbortHandle;
+use tokio::sync::oneshot;
 
 use crate::connection::Connection;
 use crate::error::{Error, Result};
@@ -23,13 +23,18 @@ use crate::memory::{
 ///
 /// The runtime that it was made on serves it; on any other it can be used, and it ends with its own.
 ///
+/// Dropping a connection loses no message that was sent or posted: the connection is kept in the
+/// background, for at most a second, until the peer's device has acknowledged all of them and the peer
+/// has closed its end. Dropping the runtime waits for these acknowledgements, for at most a second too.
+///
 /// The first operation that fails ends the connection, as a queue pair does, and so does the peer's
 /// going away; what is outstanding and what is started afterwards fails with the cause.
 /// What the peer sent before is still received.
 #[derive(Debug)]
 pub struct Rdma {
     connection: Arc<Connection>,
-    driver: AbortHandle,
+    /// Takes the connection when this value is dropped.
+    driver: Option<oneshot::Sender<Arc<Connection>>>,
     local: SocketAddr,
     peer: SocketAddr,
 }
@@ -37,13 +42,13 @@ pub struct Rdma {
 impl Rdma {
     pub(crate) fn new(
         connection: Arc<Connection>,
-        driver: AbortHandle,
+        driver: oneshot::Sender<Arc<Connection>>,
         local: SocketAddr,
         peer: SocketAddr,
     ) -> Self {
         Self {
             connection,
-            driver,
+            driver: Some(driver),
             local,
             peer,
         }
@@ -314,8 +319,12 @@ impl Rdma {
 }
 
 impl Drop for Rdma {
+    /// Hands the connection to its driver, which keeps it until the peer has the last messages. Where
+    /// the driver has ended with its runtime, it has seen to that already.
     fn drop(&mut self) {
-        self.driver.abort();
+        if let Some(driver) = self.driver.take() {
+            drop(driver.send(Arc::clone(&self.connection)));
+        }
     }
 }
 

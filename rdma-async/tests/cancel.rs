@@ -5,13 +5,16 @@ mod common;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use common::{
-    assert_disconnected, bytes, check, layout, pair, pair_with, pattern, poll_and_drop, run,
+    assert_disconnected, builder, bytes, check, layout, listen, one_thread, pair, pair_with,
+    pattern, poll_and_drop, run, run_on, two_threads,
 };
 use rdma_async::{
     CompletionMode, LocalMr, LocalMrReadAccess, LocalMrWriteAccess, Rdma, RdmaBuilder, RemoteMr,
 };
+use tokio::time::timeout;
 
 const ROUNDS: usize = 200;
 
@@ -299,5 +302,53 @@ fn a_connection_can_be_dropped_with_everything_in_flight() {
             drop((target, source, remote));
             assert_disconnected(server.receive_local_mr().await);
         }
+    });
+}
+
+#[test]
+fn a_message_that_was_read_is_not_lost_when_its_receive_is_dropped() {
+    const LEN: usize = 10_000;
+    // More than the credits for the answers to them.
+    const MESSAGES: u8 = 40;
+    run_on(two_threads(), async {
+        let mut listener = listen(|builder| builder).await;
+        let address = listener.local_address().unwrap();
+        let (begun, sent) = tokio::sync::oneshot::channel();
+        let (go_on, resume) = std::sync::mpsc::channel::<()>();
+        let sending = tokio::task::spawn_blocking(move || {
+            let runtime = one_thread();
+            let client = runtime.block_on(builder().connect(address)).unwrap();
+            let messages = (0..MESSAGES).map(|seed| pattern(&client, LEN, seed));
+            let messages: Vec<_> = messages.collect();
+            let sends = messages
+                .iter()
+                .map(|message| Box::pin(client.send(message)));
+            let mut sends: Vec<_> = sends.collect();
+            runtime.block_on(async {
+                let mut context = Context::from_waker(Waker::noop());
+                for send in &mut sends {
+                    assert!(send.as_mut().poll(&mut context).is_pending());
+                }
+            });
+            begun.send(()).unwrap();
+            // Meanwhile nothing returns the receiver's credits.
+            resume.recv().unwrap();
+            let all = futures_util::future::try_join_all(sends);
+            runtime.block_on(all).unwrap();
+        });
+        let server = listener.accept().await.unwrap();
+        sent.await.unwrap();
+        let mut seed = 0;
+        while let Ok(message) = timeout(Duration::from_millis(300), server.receive()).await {
+            assert_eq!(message.unwrap().as_slice(), bytes(LEN, seed));
+            seed += 1;
+        }
+        assert!(seed < MESSAGES, "no receive had to wait for a credit");
+        go_on.send(()).unwrap();
+        for seed in seed..MESSAGES {
+            let message = server.receive().await.unwrap();
+            assert_eq!(message.as_slice(), bytes(LEN, seed));
+        }
+        sending.await.unwrap();
     });
 }

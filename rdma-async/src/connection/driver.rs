@@ -1,76 +1,202 @@
-//! The task that wakes up when the device announces completions or the peer goes away.
+//! The task that wakes up when the device announces completions or the peer closes the connection.
 
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::Duration;
 
 use rdma_core::CompletionChannel;
-use tokio::io::AsyncReadExt;
 use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::Connection;
 use crate::error::{Error, Result};
 
-/// How long operations in flight have after the peer has gone: their answers may be on the way, and
-/// tell why it went.
+/// How long operations in flight may take after the peer has closed the connection: their completions
+/// may be on the way, and say why the peer closed it.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Serves a connection until it is dropped. Holds it only while it has something to do.
-pub(crate) async fn drive(
+/// How long a connection that was dropped is kept for the messages that the peer does not have yet.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Serves a connection until it is dropped and the peer has the last messages.
+#[derive(Debug)]
+pub(crate) struct Driver {
     connection: Weak<Connection>,
+    /// Brings the connection when the application has dropped it.
+    dropped: oneshot::Receiver<Arc<Connection>>,
+    /// The connection, from its drop to the end of [`LINGER`].
+    lingering: Option<Lingering>,
     channel: AsyncFd<CompletionChannel>,
-    control: TcpStream,
-) {
-    let mut end = DriverEnd {
-        connection: connection.clone(),
-        reason: Error::disconnected("the runtime that it was made on has ended"),
-    };
-    if let Err(error) = serve(connection, channel, control).await {
-        end.reason = error;
-    }
+    /// The TCP connection, until one end closes it.
+    control: Option<TcpStream>,
+    has_failed: Arc<Notify>,
 }
 
-async fn serve(
-    connection: Weak<Connection>,
-    channel: AsyncFd<CompletionChannel>,
-    control: TcpStream,
-) -> Result<()> {
-    let Some(has_failed) = connection.upgrade().map(|it| it.has_failed.clone()) else {
-        return Ok(());
-    };
-    let mut control = Some(control);
-    // Why the peer went, and when that is the connection's end at the latest.
-    let mut gone: Option<(String, Instant)> = None;
-    loop {
-        {
-            let Some(connection) = connection.upgrade() else {
+/// A connection that the application has dropped.
+#[derive(Debug)]
+struct Lingering {
+    connection: Arc<Connection>,
+    latest: Instant,
+    /// Whether the peer was told that nothing follows.
+    has_said_so: bool,
+}
+
+/// Why the connection is about to end, and when that is at the latest.
+#[derive(Debug)]
+struct PeerGone {
+    reason: String,
+    latest: Instant,
+}
+
+impl Driver {
+    /// Starts the driver of a connection on the current runtime. The sender that is returned takes the
+    /// connection when the application drops it.
+    pub(crate) fn spawn(
+        connection: &Arc<Connection>,
+        channel: AsyncFd<CompletionChannel>,
+        control: TcpStream,
+    ) -> oneshot::Sender<Arc<Connection>> {
+        let (sender, dropped) = oneshot::channel();
+        let mut driver = Self {
+            connection: Arc::downgrade(connection),
+            dropped,
+            lingering: None,
+            channel,
+            control: Some(control),
+            has_failed: connection.has_failed.clone(),
+        };
+        tokio::spawn(async move {
+            if let Err(error) = driver.serve().await
+                && let Some(connection) = driver.connection.upgrade()
+            {
+                connection.fail(error);
+            }
+        });
+        sender
+    }
+
+    async fn serve(&mut self) -> Result<()> {
+        let mut peer_gone: Option<PeerGone> = None;
+        loop {
+            let Some(connection) = self.connection.upgrade() else {
                 return Ok(());
             };
-            // What the peer sent before it went is here by now: its sends were acknowledged.
-            catch_up(&connection, channel.get_ref()).await?;
-            if let Some((reason, latest)) = &gone
+            // The peer's messages from before it closed are here by now: it waited for their
+            // acknowledgements.
+            catch_up(&connection, self.channel.get_ref()).await?;
+            if let Some(PeerGone { reason, latest }) = &peer_gone
                 && (!connection.awaits_completions() || Instant::now() >= *latest)
             {
                 connection.fail(Error::disconnected(reason.as_str()));
-                gone = None;
+                peer_gone = None;
             }
             if connection.failure().is_some() {
-                // The peer learns of it by this.
-                control = None;
+                // Closing it tells the peer.
+                self.control = None;
+            }
+            drop(connection);
+            if self.has_lingered().await {
+                return Ok(());
+            }
+            let latest = [
+                peer_gone.as_ref().map(|gone| gone.latest),
+                self.lingering.as_ref().map(|lingering| lingering.latest),
+            ];
+            tokio::select! {
+                // `catch_up` drains the announcements, after which the next one is an edge.
+                ready = self.channel.readable() => ready
+                    .map_err(|source| Error::tcp("waiting for", "completions", source))?
+                    .clear_ready(),
+                reason = end_of(self.control.as_mut()) => {
+                    self.control = None;
+                    let latest = Instant::now() + GRACE;
+                    peer_gone = Some(PeerGone { reason, latest });
+                }
+                () = self.has_failed.notified() => {}
+                dropped = &mut self.dropped, if self.lingering.is_none() => match dropped {
+                    Ok(connection) => self.linger(connection),
+                    // Nothing of the connection is left.
+                    Err(_) => return Ok(()),
+                },
+                () = until(latest.into_iter().flatten().min()) => {}
             }
         }
-        tokio::select! {
-            // Announcements are drained by `catch_up`, after which the next one is an edge.
-            ready = channel.readable() => ready
-                .map_err(|source| Error::tcp("waiting for", "completions", source))?
-                .clear_ready(),
-            reason = end_of(control.as_mut()) => {
-                control = None;
-                gone = Some((reason, Instant::now() + GRACE));
-            }
-            () = has_failed.notified() => {}
-            () = until(gone.as_ref().map(|(_, latest)| *latest)) => {}
+    }
+
+    fn linger(&mut self, connection: Arc<Connection>) {
+        self.lingering = Some(Lingering {
+            connection,
+            latest: Instant::now() + LINGER,
+            has_said_so: false,
+        });
+    }
+
+    /// Returns whether a dropped connection need not be kept any longer: the peer has what was sent and
+    /// has closed its end too, the connection has failed, or the time is over.
+    ///
+    /// Waiting for the peer's end keeps the queue pair, which acknowledges the peer's last messages
+    /// again if the first acknowledgements were lost.
+    async fn has_lingered(&mut self) -> bool {
+        let Some(lingering) = &mut self.lingering else {
+            return false;
+        };
+        if let Some(control) = &mut self.control
+            && lingering.connection.is_settled()
+            && !lingering.has_said_so
+        {
+            lingering.has_said_so = true;
+            // If this fails the peer is gone, which the end of the stream tells too.
+            let _ = control.shutdown().await;
+        }
+        lingering.connection.failure().is_some() || Instant::now() >= lingering.latest
+    }
+
+    /// Waits, without the runtime, until the peer has what was sent, or has closed its end.
+    fn settle(&self, connection: &Connection) {
+        const PAUSE: Duration = Duration::from_micros(50);
+        let latest = match &self.lingering {
+            Some(lingering) => lingering.latest,
+            None => Instant::now() + LINGER,
+        };
+        let control = self.control.as_ref().map(|control| control.as_fd());
+        // Without the runtime nothing else says that the stream has ended.
+        let Some(Ok(control)) = control.map(|fd| fd.try_clone_to_owned()) else {
+            return;
+        };
+        let control = std::net::TcpStream::from(control);
+        let is_open = || {
+            let outcome = control.peek(&mut [0]);
+            outcome.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        while connection.failure().is_none()
+            && !connection.is_settled()
+            && is_open()
+            && Instant::now() < latest
+        {
+            // Acknowledgements free the slots and credits that further messages wait for.
+            connection.progress();
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Drop for Driver {
+    /// Ends the connection with its driver, in whatever way that ends: nothing would wake the tasks that
+    /// wait. If the runtime was dropped, this sends what the peer does not have yet, for at most
+    /// [`LINGER`].
+    fn drop(&mut self) {
+        let handed_over = self.dropped.try_recv().ok();
+        if let Some(connection) = handed_over.or_else(|| self.connection.upgrade()) {
+            self.settle(&connection);
+            connection.fail(Error::disconnected(
+                "the runtime that it was made on has ended",
+            ));
+            connection.forsake();
         }
     }
 }
@@ -80,20 +206,20 @@ async fn catch_up(connection: &Arc<Connection>, channel: &CompletionChannel) -> 
     channel.drain(|_| {})?;
     drain(connection).await;
     connection.completions.request_notification()?;
-    // What completed before the request is not announced.
+    // Completions from before the request are not announced.
     drain(connection).await;
     Ok(())
 }
 
-/// Takes completions until none is left, other threads' turns waited for.
+/// Takes completions until none is left, and waits for other threads' turns.
 async fn drain(connection: &Arc<Connection>) {
     while !connection.progress() {
         tokio::task::yield_now().await;
     }
 }
 
-/// Waits until the peer closes the TCP connection, on which nothing is said after the handshake; for
-/// ever, if it has.
+/// Waits until the peer closes the TCP connection, which carries nothing after the handshake; for ever
+/// if there is none.
 async fn end_of(control: Option<&mut TcpStream>) -> String {
     let Some(control) = control else {
         return std::future::pending().await;
@@ -110,20 +236,5 @@ async fn until(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Ends the connection when its driver ends, in whatever way: nothing would wake who waits.
-struct DriverEnd {
-    connection: Weak<Connection>,
-    reason: Error,
-}
-
-impl Drop for DriverEnd {
-    fn drop(&mut self) {
-        if let Some(connection) = self.connection.upgrade() {
-            connection.fail(self.reason.clone());
-            connection.forsake();
-        }
     }
 }

@@ -25,6 +25,12 @@ pub(crate) enum Incoming {
         memory: RemoteMemory,
         immediate: Option<u32>,
     },
+    /// A message that was read, or could not be, and of which the peer has not been told.
+    Fetched {
+        id: u64,
+        outcome: Result<LocalMr>,
+        immediate: Option<u32>,
+    },
 }
 
 impl Connection {
@@ -135,6 +141,15 @@ impl Connection {
         Ok(())
     }
 
+    /// Posts a message of the control class, and does not wait for it to arrive.
+    async fn post_control_frame(&self, kind: Kind) -> Result<()> {
+        let credit = self.control_credit().await?;
+        let slot = self.reserve_slot().await?;
+        self.post_unattended(slot, kind)?;
+        credit.spend();
+        Ok(())
+    }
+
     /// Takes leave to send one control message.
     pub(super) async fn control_credit(&self) -> Result<Credit<'_>> {
         let attempt = || {
@@ -191,11 +206,13 @@ impl Connection {
                 return Err(error);
             }
         };
-        self.operation(slot.index()).begin_unattended();
+        let operation = self.operation(slot.index());
+        operation.begin_unattended();
         let request = message(kind, (Some(header), None), None);
-        self.sends
-            .post(slot, request)
-            .map_err(|refused| refused.error.into())
+        self.sends.post(slot, request).map_err(|refused| {
+            operation.withdraw();
+            refused.error.into()
+        })
     }
 
     /// A header that says `kind` and returns the credits that are owed.
@@ -224,29 +241,46 @@ impl Connection {
                 self.taken();
                 Ok((region, immediate))
             }
-            Incoming::Rendezvous {
+            rendezvous => self.receive_by_rendezvous(rendezvous).await,
+        }
+    }
+
+    /// Reads a message that is too long to be sent, and tells the peer. If the future is dropped, the
+    /// next one goes on from there.
+    async fn receive_by_rendezvous(&self, message: Incoming) -> Result<(LocalMr, Option<u32>)> {
+        let mut deferred = Deferred {
+            connection: self,
+            message: Some(message),
+        };
+        if let Some(Incoming::Rendezvous {
+            id,
+            memory,
+            immediate,
+        }) = deferred.message
+        {
+            let outcome = self.fetch(memory).await;
+            self.taken();
+            deferred.message = Some(Incoming::Fetched {
                 id,
-                memory,
+                outcome,
                 immediate,
-            } => {
-                let message = Some(Incoming::Rendezvous {
-                    id,
-                    memory,
-                    immediate,
-                });
-                let mut deferred = Deferred {
-                    connection: self,
-                    message,
-                };
-                let fetched = self.fetch(memory).await;
-                deferred.message = None;
-                self.taken();
-                self.send_control(Kind::RendezvousDone {
-                    id,
-                    read: fetched.is_ok(),
-                });
-                fetched.map(|region| (region, immediate))
-            }
+            });
+        }
+        let Some(Incoming::Fetched { id, outcome, .. }) = &deferred.message else {
+            unreachable!("a message that arrived in one piece is not read");
+        };
+        let kind = Kind::RendezvousDone {
+            id: *id,
+            read: outcome.is_ok(),
+        };
+        // The peer waits for this. With it the device has all that the message takes, whatever becomes of
+        // this end. If the connection has failed, the peer is told otherwise, and the message is still good.
+        let _ = self.post_control_frame(kind).await;
+        match deferred.message.take() {
+            Some(Incoming::Fetched {
+                outcome, immediate, ..
+            }) => outcome.map(|region| (region, immediate)),
+            _ => unreachable!("nothing else takes the message"),
         }
     }
 

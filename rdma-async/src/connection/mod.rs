@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio::task::consume_budget;
 
 use self::credits::CreditCounter;
-pub(crate) use self::driver::drive;
+pub(crate) use self::driver::Driver;
 pub(crate) use self::frame::{HEADER_LEN, MAX_FRAME_LEN};
 use self::inbox::Inbox;
 use self::leases::Leases;
@@ -226,9 +226,15 @@ impl Connection {
         });
     }
 
-    /// Whether a future waits for an operation in flight.
+    /// Returns whether a future waits for an operation in flight.
     fn awaits_completions(&self) -> bool {
         self.operations.iter().any(OperationSlot::is_pending)
+    }
+
+    /// Returns whether the peer has everything that this end sent: no message waits to be posted, and
+    /// the device has completed every request.
+    fn is_settled(&self) -> bool {
+        self.outbox.is_empty() && !self.operations.iter().any(OperationSlot::is_in_flight)
     }
 
     /// Has nobody wait for completions any more, which are not announced from here on. The connection
@@ -281,7 +287,7 @@ impl Connection {
             Err(refused) => {
                 let rdma_core::PostError { error, memory, .. } = refused;
                 self.recycle(memory);
-                self.operation(index).begin_unattended();
+                self.operation(index).withdraw();
                 self.slot_is_free();
                 Err(error.into())
             }

@@ -13,10 +13,16 @@ use tokio::task::coop::poll_proceed;
 use super::Connection;
 use crate::error::{Error, Result};
 
-const PENDING: u8 = 0;
-const SUCCEEDED: u8 = 1;
-const FAILED: u8 = 2;
-const ABANDONED: u8 = 3;
+/// No operation has been posted in the slot, or its outcome was dropped.
+const IDLE: u8 = 0;
+/// An operation is in flight, and a future waits for it.
+const PENDING: u8 = 1;
+/// An operation is in flight, and no future waits for it.
+const UNATTENDED: u8 = 2;
+/// The operation succeeded; its future has not taken the outcome yet.
+const SUCCEEDED: u8 = 3;
+/// The operation failed; its future has not taken the outcome yet.
+const FAILED: u8 = 4;
 
 /// What became of the operation in one slot of the send queue; its index is the slot's.
 #[derive(Debug)]
@@ -31,26 +37,36 @@ pub(super) struct OperationSlot {
 impl OperationSlot {
     pub(super) fn new() -> Self {
         Self {
-            state: AtomicU8::new(ABANDONED),
+            state: AtomicU8::new(IDLE),
             value: AtomicU64::new(0),
             failure: Mutex::new(None),
             waker: AtomicWaker::new(),
         }
     }
 
-    /// Makes it ready for an operation that a future waits for.
+    /// Prepares the slot for an operation that a future waits for.
     pub(super) fn begin(&self) {
         self.state.store(PENDING, Ordering::Release);
     }
 
-    /// Makes it ready for an operation that nobody waits for.
+    /// Prepares the slot for an operation that no future waits for.
     pub(super) fn begin_unattended(&self) {
-        self.state.store(ABANDONED, Ordering::Release);
+        self.state.store(UNATTENDED, Ordering::Release);
     }
 
-    /// Whether a future waits for an operation in flight.
+    /// Frees the slot of an operation that the device refused.
+    pub(super) fn withdraw(&self) {
+        self.state.store(IDLE, Ordering::Release);
+    }
+
+    /// Returns whether an operation is in flight and a future waits for it.
     pub(super) fn is_pending(&self) -> bool {
         self.state.load(Ordering::Acquire) == PENDING
+    }
+
+    /// Returns whether an operation is in flight.
+    pub(super) fn is_in_flight(&self) -> bool {
+        matches!(self.state.load(Ordering::Acquire), PENDING | UNATTENDED)
     }
 
     /// Has the future look again.
@@ -58,8 +74,9 @@ impl OperationSlot {
         self.waker.wake();
     }
 
-    /// Records the outcome; whether nobody waits, so that the slot is free at once.
-    #[must_use = "a slot that nobody waits for must be released"]
+    /// Records the outcome. Returns whether no future waits for the operation: the slot is then free at
+    /// once, and the caller releases it.
+    #[must_use = "a slot that no future waits for must be released"]
     pub(super) fn finish(&self, outcome: Result<u64, WorkError>) -> bool {
         let state = match outcome {
             Ok(value) => {
@@ -75,7 +92,9 @@ impl OperationSlot {
             .state
             .compare_exchange(PENDING, state, Ordering::AcqRel, Ordering::Acquire)
             .is_err();
-        if !unattended {
+        if unattended {
+            self.state.store(IDLE, Ordering::Release);
+        } else {
             self.wake();
         }
         unattended
@@ -154,7 +173,7 @@ impl Drop for Operation<'_> {
         let slot = self.connection.operation(index);
         let abandoned =
             slot.state
-                .compare_exchange(PENDING, ABANDONED, Ordering::AcqRel, Ordering::Acquire);
+                .compare_exchange(PENDING, UNATTENDED, Ordering::AcqRel, Ordering::Acquire);
         if abandoned.is_err() {
             self.connection.release_slot(index);
         }

@@ -42,9 +42,16 @@ impl Outbox {
         }
     }
 
-    /// Forgets what waits.
+    /// Returns whether no message waits.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Drops the messages that wait.
     pub(super) fn clear(&self) {
-        *self.queue.lock() = Queue::default();
+        let mut queue = self.queue.lock();
+        *queue = Queue::default();
+        self.waiting.store(false, Ordering::Release);
     }
 }
 

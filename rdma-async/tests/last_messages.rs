@@ -1,0 +1,166 @@
+//! The last messages of a connection, when one end stops running or is dropped right after them.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::{self, JoinHandle};
+
+use common::{builder, bytes, one_thread, pattern, two_threads};
+use futures_util::future::try_join_all;
+use rdma_async::{LocalMrReadAccess, Rdma, RdmaListener};
+use tokio::runtime::Runtime;
+
+/// More messages than an end has credits for messages of the connection itself.
+const MESSAGES: usize = 100;
+/// Sizes that fit into one piece, just do not, and are read by the receiver.
+const SIZES: [usize; 4] = [8, 4096, 4097, 64 << 10];
+/// Connections of each size and kind of end.
+const ROUNDS: usize = 5;
+
+/// An end of a connection, and the runtime that serves it.
+struct End {
+    // Before the runtime that serves it.
+    rdma: Rdma,
+    runtime: Runtime,
+}
+
+impl End {
+    fn listen(runtime: &Runtime) -> (RdmaListener, SocketAddr) {
+        let bound = runtime.block_on(builder().bind("127.0.0.1:0"));
+        let listener = bound.expect("a listener");
+        let address = listener.local_address().expect("its address");
+        (listener, address)
+    }
+
+    /// Receives [`MESSAGES`] messages, several at a time, and checks their bytes.
+    fn receive_all(&self, len: usize) {
+        const AT_ONCE: usize = 10;
+        let receive = async || {
+            for _ in 0..MESSAGES / AT_ONCE {
+                let message = self.rdma.receive().await?;
+                assert_eq!(message.as_slice(), bytes(len, 7));
+            }
+            Ok::<_, rdma_async::Error>(())
+        };
+        let all = try_join_all((0..AT_ONCE).map(|_| receive()));
+        self.runtime.block_on(all).expect("every message arrives");
+    }
+
+    /// Sends [`MESSAGES`] messages, all of them at once, and waits until they have arrived.
+    fn send_all(&self, len: usize) {
+        let message = pattern(&self.rdma, len, 7);
+        let all = try_join_all((0..MESSAGES).map(|_| self.rdma.send(&message)));
+        self.runtime.block_on(all).expect("every send ends well");
+    }
+}
+
+/// Starts a thread that accepts one connection on a runtime of its own and runs `serve`.
+fn server(
+    runtime: fn() -> Runtime,
+    serve: impl FnOnce(End) + Send + 'static,
+) -> (SocketAddr, JoinHandle<()>) {
+    let (told, address) = channel();
+    let thread = thread::spawn(move || {
+        let runtime = runtime();
+        let (mut listener, address) = End::listen(&runtime);
+        told.send(address).expect("the test waits for the address");
+        let rdma = runtime.block_on(listener.accept()).expect("a client");
+        serve(End { rdma, runtime });
+    });
+    (address.recv().expect("an address"), thread)
+}
+
+fn client(runtime: Runtime, address: SocketAddr) -> End {
+    let rdma = runtime.block_on(builder().connect(address));
+    End {
+        rdma: rdma.expect("a server"),
+        runtime,
+    }
+}
+
+/// Runs a test in a thread of its own and ends the process if it takes too long.
+fn run(test: impl FnOnce() + Send + 'static) {
+    // Nothing but the test's thread is driven by this runtime.
+    common::run_on(two_threads(), async {
+        tokio::task::spawn_blocking(test)
+            .await
+            .expect("the test passes");
+    });
+}
+
+fn for_every_size_and_runtime(test: impl Fn(usize, fn() -> Runtime) + Send + 'static) {
+    run(move || {
+        for runtime in [one_thread, two_threads] {
+            for len in SIZES {
+                for _ in 0..ROUNDS {
+                    test(len, runtime);
+                }
+            }
+        }
+    });
+}
+
+/// Keeps a thread waiting until the other end of the channel is dropped.
+fn wait_for_end(end: &Receiver<()>) {
+    let _ended = end.recv();
+}
+
+#[test]
+fn sends_end_well_when_the_receiver_and_its_runtime_are_dropped() {
+    for_every_size_and_runtime(|len, runtime| {
+        let (address, server) = server(runtime, move |end| end.receive_all(len));
+        client(one_thread(), address).send_all(len);
+        server.join().expect("the server");
+    });
+}
+
+#[test]
+fn sends_end_well_when_the_receiver_is_dropped_and_its_runtime_goes_on() {
+    for_every_size_and_runtime(|len, runtime| {
+        let (done, end_of_test) = channel::<()>();
+        let (address, server) = server(runtime, move |end| {
+            end.receive_all(len);
+            let End { rdma, runtime } = end;
+            drop(rdma);
+            runtime.block_on(async {
+                tokio::task::spawn_blocking(move || wait_for_end(&end_of_test))
+                    .await
+                    .expect("the end of the test");
+            });
+        });
+        client(one_thread(), address).send_all(len);
+        drop(done);
+        server.join().expect("the server");
+    });
+}
+
+#[test]
+fn sends_end_well_when_the_receivers_runtime_is_not_driven_any_more() {
+    for_every_size_and_runtime(|len, _| {
+        let (done, end_of_test) = channel();
+        let (address, server) = server(one_thread, move |end| {
+            end.receive_all(len);
+            wait_for_end(&end_of_test);
+        });
+        client(one_thread(), address).send_all(len);
+        drop(done);
+        server.join().expect("the server");
+    });
+}
+
+#[test]
+fn posted_messages_arrive_when_the_sender_is_dropped() {
+    for_every_size_and_runtime(|len, runtime| {
+        let (address, server) = server(one_thread, move |end| end.receive_all(len));
+        let end = client(runtime(), address);
+        let message = pattern(&end.rdma, len, 7);
+        end.runtime.block_on(async {
+            for _ in 0..MESSAGES {
+                end.rdma.post(&message).await.expect("a message is posted");
+            }
+        });
+        drop(end);
+        server.join().expect("the server");
+    });
+}

@@ -1,4 +1,4 @@
-//! Softroce against what the machine does without it: goal, figure and verdict of every row.
+//! Judges this stack against what the machine does without it: figure, goal and verdict of every row.
 //!
 //! `cargo xtask bench --device softroce` runs it, with softroce preloaded into every program that
 //! takes part, and those with `--kernel` in the virtual machine.
@@ -14,27 +14,30 @@ use anyhow::{Context as _, bail};
 use clap::Parser;
 use rdma_bench::compare::Network;
 use rdma_bench::limits::{
-    Effort, GUEST, HOST, Judge, Networks, Programs, Row, failed, heading, line,
+    Effort, Judge, Networks, Place, Programs, Row, Summary, failed, heading, line, listing, select,
 };
 use rdma_bench::machine::Machine;
 use rdma_core::{AddressChoice, Context};
 use serde_json::Value;
 
-/// Measures softroce and its yardsticks, in turns.
+/// Measures figures and yardsticks, in turns.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Enough pairs to judge by.
+    /// Take enough pairs for a verdict.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// Few pairs and short runs, by which nothing is judged.
+    /// Take few pairs and short runs, which give figures and no verdict.
     #[arg(long)]
     quick: bool,
-    /// The rows about the kernel's device, which is this one, in place of the others.
+    /// Measure the guest's rows, with this device of the kernel, in place of the host's.
     #[arg(long, value_name = "DEVICE")]
     kernel: Option<String>,
-    /// Only the rows of this goal, as G8, or this row, as G8a.
+    /// Take only this row, as G8a, the rows of this goal, as G8, or of this letter, as G.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
+    /// List rows with the place where they are measured, and measure nothing.
+    #[arg(long)]
+    list: bool,
     /// A directory for a JSON file of every row.
     #[arg(long, value_name = "DIR")]
     json: Option<PathBuf>,
@@ -45,7 +48,7 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    if !options.full && !options.quick {
+    if !options.full && !options.quick && !options.list {
         println!("`cargo xtask bench --device softroce` judges softroce");
         return ExitCode::SUCCESS;
     }
@@ -59,17 +62,21 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures every row. Returns whether all could be and, in a full run, met their goals.
+/// Measures every row. Returns whether all could be measured and no goal was missed.
 fn run(options: &Options) -> anyhow::Result<bool> {
-    let all = if options.kernel.is_some() {
-        GUEST
-    } else {
-        HOST
+    let selected = select(options.only.as_deref())?;
+    if options.list {
+        print!("{}", listing(&selected));
+        return Ok(true);
+    }
+    let place = match options.kernel {
+        Some(_) => Place::Guest,
+        None => Place::Host,
     };
-    let called = |row: &&Row| options.only.as_ref().is_none_or(|name| row.is_called(name));
-    let rows: Vec<&Row> = all.iter().filter(called).collect();
+    let here = selected.iter().filter(|(at, _)| *at == place);
+    let rows: Vec<&Row> = here.map(|(_, row)| *row).collect();
     if rows.is_empty() {
-        bail!("no row is called {:?}", options.only);
+        bail!("these rows are not measured in the {place}");
     }
     let networks = networks(options.kernel.as_deref())?;
     let machine = Machine::look();
@@ -99,26 +106,22 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     };
     let mut judge = Judge::new(programs, networks, effort);
     println!("{}", heading());
-    let (mut missed, mut not_measured) = (0, 0);
+    let mut summary = Summary::default();
     for row in &rows {
         match judge.judge(row) {
             Ok(judged) => {
                 println!("{}", line(&judged));
-                missed += usize::from(!judged.is_met());
+                summary.measured(row, judged.verdict());
                 write(options, row, &judged.document(&machine))?;
             }
             Err(error) => {
-                not_measured += 1;
                 println!("{}", failed(row, &error));
+                summary.not_measured(row);
             }
         }
     }
-    let count = rows.len();
-    println!("\nrows: {count}, missed {missed}, not measured {not_measured}");
-    if !options.full && missed > 0 {
-        println!("short runs on a busy machine say little: the full run decides");
-    }
-    Ok(not_measured == 0 && (!options.full || missed == 0))
+    print!("\n{summary}");
+    Ok(summary.is_success())
 }
 
 fn write(options: &Options, row: &Row, document: &Value) -> anyhow::Result<()> {

@@ -175,16 +175,10 @@ impl Program {
     }
 }
 
-/// The typical latency, or the average message rate, of perftest's line for the size. None when it
-/// is not a number: perftest could not find out the processor's frequency.
+/// Returns the typical latency, or the average message rate, of perftest's line for the size; `None`
+/// when it is not a number: perftest could not find out the processor's frequency.
 fn figure(case: &Case, printed: &str) -> Option<f64> {
-    let columns = printed.lines().rev().find_map(|line| {
-        let columns: Option<Vec<f64>> = line
-            .split_whitespace()
-            .map(|word| word.parse().ok())
-            .collect();
-        columns.filter(|columns| columns.first() == Some(&(case.size as f64)))
-    })?;
+    let columns = columns(case, printed)?;
     let figure = match case.test.metric {
         Metric::Latency => *columns.get(4)?,
         // The column with more digits.
@@ -194,6 +188,17 @@ fn figure(case: &Case, printed: &str) -> Option<f64> {
         Metric::Bandwidth => *columns.get(4)? * 1e6,
     };
     (figure.is_finite() && figure > 0.0).then_some(figure)
+}
+
+/// Returns the numbers of perftest's last line for the size.
+pub(crate) fn columns(case: &Case, printed: &str) -> Option<Vec<f64>> {
+    printed.lines().rev().find_map(|line| {
+        let columns: Option<Vec<f64>> = line
+            .split_whitespace()
+            .map(|word| word.parse().ok())
+            .collect();
+        columns.filter(|columns| columns.first() == Some(&(case.size as f64)))
+    })
 }
 
 #[cfg(test)]

@@ -5,39 +5,48 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::goal::Verdict;
 use super::outcome::{Judged, Pair};
-use super::regime::Regime;
 use super::row::{Part, Row};
-use super::source::{Reading, Source};
+use super::run::Reading;
+use super::source::Source;
+use super::statistic::Statistic;
 use crate::compare::Network;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
-    /// How many pairs decide.
-    pub pairs: usize,
-    /// How many more may be taken, for those within which the processors moved.
+    /// The numbers of pairs after which the verdict is formed, in rising order. The first that is
+    /// *met* or *missed* ends the measurement, and so does the last.
+    pub looks: &'static [usize],
+    /// How many more pairs may be taken, for those within which the processors moved.
     pub repeats: usize,
     /// About how long a run takes.
     pub time: Duration,
 }
 
 impl Effort {
-    /// What takes minutes, and is to be believed.
+    /// Enough pairs for a verdict.
+    ///
+    /// Each look forms an interval of 95 %. Stopping at the first that decides makes an error
+    /// likelier than one look does: where the true median is exactly at the goal, *met* (or
+    /// *missed*) is told with a probability of 3.9 % by these five looks, of 1.5 % by a single look
+    /// at 31 pairs, and of 6.2 % by a look after every pair. So there are few looks, at numbers of
+    /// pairs that are fixed in advance.
     pub const FULL: Self = Self {
-        pairs: 5,
+        looks: &[7, 11, 15, 23, 31],
         repeats: 10,
         time: Duration::from_millis(500),
     };
-    /// What shows that every row can be measured.
+    /// Enough to show that every row can be measured, and too few pairs for a verdict.
     pub const QUICK: Self = Self {
-        pairs: 3,
+        looks: &[3],
         repeats: 2,
         time: Duration::from_millis(100),
     };
 
-    /// The same where instructions are emulated, and take longer.
+    /// Returns the same where instructions are emulated, and take longer.
     pub fn emulated(self) -> Self {
         Self {
             time: self.time * 4,
@@ -70,12 +79,12 @@ pub struct Judge {
     programs: Programs,
     networks: Networks,
     effort: Effort,
-    /// How many messages of a source make a run of the wanted length.
+    /// The number of messages of a source that make a run of the wanted length.
     counts: Vec<(Source, usize)>,
 }
 
 impl Judge {
-    /// How long the round trip of a cache line is looked at.
+    /// How long the round trip of a cache line is measured.
     const LINE_TIME: Duration = Duration::from_millis(60);
 
     /// One for these programs and devices.
@@ -92,9 +101,10 @@ impl Judge {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Program`] when a run fails.
+    /// [`Error::Program`] when a run fails, [`Error::Unsupported`] when a source does not give the
+    /// number that the row takes of it.
     pub fn judge(&mut self, row: &Row) -> Result<Judged> {
-        // What runs for the first time tells how long a message takes, and is not counted.
+        // The first run of a source tells how long a message takes, and is not counted.
         let parts = std::iter::once(&row.figure).chain(row.yardstick);
         for source in parts.map(|part| &part.source) {
             self.count(source)?;
@@ -102,58 +112,59 @@ impl Judge {
         take_pairs(row, self.effort, |first| self.pair(row, first))
     }
 
-    /// One pair of runs; `first` says whether the figure is the first of them.
-    fn pair(&mut self, row: &Row, first: bool) -> Result<Pair> {
+    /// Takes one pair of runs between two measurements of the cache line, with the figure before the
+    /// yardstick if `figure_first`.
+    fn pair(&mut self, row: &Row, figure_first: bool) -> Result<Pair> {
         let before = self.line()?;
-        let own = match first {
-            true => Some(self.part(&row.figure)?),
-            false => None,
-        };
-        let mut yardsticks = Vec::new();
-        for part in row.yardstick {
-            match part.source {
-                Source::CacheLine => {}
-                _ => yardsticks.push(self.part(part)?),
-            }
-        }
-        let own = match own {
-            Some(own) => own,
-            None => self.part(&row.figure)?,
+        let (own, mut yardsticks) = if figure_first {
+            let own = self.part(&row.figure)?;
+            (own, self.yardsticks(row)?)
+        } else {
+            let yardsticks = self.yardsticks(row)?;
+            (self.part(&row.figure)?, yardsticks)
         };
         let after = self.line()?;
         let line = (before + after) / 2.0;
-        for part in row.yardstick {
-            if part.source == Source::CacheLine {
-                yardsticks.push(Reading {
-                    figure: line * part.times,
-                    document: Value::Null,
-                });
-            }
-        }
-        Ok(Pair {
-            figure: own.figure,
-            yardstick: yardsticks.iter().map(|reading| reading.figure).sum(),
-            cache_line: [before, after],
-            regimes: [before, after].map(Regime::of),
-            documents: std::iter::once(own)
-                .chain(yardsticks)
-                .map(|reading| reading.document)
-                .collect(),
+        let is_line = |part: &&Part| part.source == Source::CacheLine;
+        yardsticks.extend(row.yardstick.iter().filter(is_line).map(|part| Reading {
+            figure: line * part.times,
+            document: Value::Null,
+        }));
+        let sum = yardsticks.iter().map(|reading| reading.figure).sum();
+        let yardstick = (!yardsticks.is_empty()).then_some(sum);
+        let figure = own.figure;
+        let readings = std::iter::once(own).chain(yardsticks);
+        let documents = readings.map(|reading| reading.document).collect();
+        let pair = Pair::new(row.goal, figure, yardstick, [before, after], documents);
+        pair.ok_or_else(|| Error::Program {
+            program: row.id.into(),
+            reason: format!("nothing to judge in {figure} against {yardstick:?}"),
         })
+    }
+
+    /// Measures the parts of the yardstick, except the cache line, which is measured around the pair.
+    fn yardsticks(&mut self, row: &Row) -> Result<Vec<Reading>> {
+        let measured = |part: &&Part| part.source != Source::CacheLine;
+        let parts = row.yardstick.iter().filter(measured);
+        parts.map(|part| self.part(part)).collect()
     }
 
     fn part(&mut self, part: &Part) -> Result<Reading> {
         let count = self.count(&part.source)?;
-        let mut reading = self.measure(&part.source, count, self.effort.time)?;
+        let time = self.effort.time;
+        let mut reading = self.measure(&part.source, count, time, part.statistic)?;
         reading.figure *= part.times;
         Ok(reading)
     }
 
+    /// Returns the round trip of a cache line in microseconds.
     fn line(&self) -> Result<f64> {
-        Ok(self.measure(&Source::CacheLine, 0, Self::LINE_TIME)?.figure)
+        let typical = Statistic::Typical;
+        let reading = self.measure(&Source::CacheLine, 0, Self::LINE_TIME, typical)?;
+        Ok(reading.figure)
     }
 
-    /// How many messages to measure.
+    /// Returns how many messages to measure.
     fn count(&mut self, source: &Source) -> Result<usize> {
         let Some((least, most)) = source.counts() else {
             return Ok(0);
@@ -161,74 +172,140 @@ impl Judge {
         if let Some((_, count)) = self.counts.iter().find(|(known, _)| known == source) {
             return Ok(*count);
         }
-        let figure = self.measure(source, least, self.effort.time)?.figure;
-        let count = (self.effort.time.as_secs_f64() / source.seconds(figure)) as usize;
+        let time = self.effort.time;
+        let reading = self.measure(source, least, time, Statistic::Typical)?;
+        let count = (time.as_secs_f64() / source.seconds(reading.figure)) as usize;
         let count = count.clamp(least, most);
         self.counts.push((*source, count));
         Ok(count)
     }
 
-    fn measure(&self, source: &Source, count: usize, time: Duration) -> Result<Reading> {
-        source.measure((&self.programs, &self.networks), count, time)
+    fn measure(
+        &self,
+        source: &Source,
+        count: usize,
+        time: Duration,
+        statistic: Statistic,
+    ) -> Result<Reading> {
+        let environment = (&self.programs, &self.networks);
+        source.measure(environment, count, time, statistic)
     }
 }
 
-/// Takes pairs, the figure first in one and the yardstick in the next, until there are enough within
-/// which the processors did not move. When none may be repeated any more, what came counts.
+/// Takes pairs, with the figure first in one and the yardstick first in the next, until a look gives
+/// a verdict. A pair within which the processors moved is taken again; when no pair may be repeated
+/// any more, it counts.
 fn take_pairs(
     row: &Row,
     effort: Effort,
     mut pair: impl FnMut(bool) -> Result<Pair>,
 ) -> Result<Judged> {
-    let (mut pairs, mut repeated): (Vec<Pair>, Vec<Pair>) = Default::default();
-    while pairs.len() < effort.pairs {
-        let taken = pair(pairs.len() % 2 == 0)?;
-        if taken.has_flipped() && repeated.len() < effort.repeats {
-            repeated.push(taken);
-        } else {
-            pairs.push(taken);
+    let mut judged = Judged {
+        row: *row,
+        pairs: Vec::new(),
+        repeated: Vec::new(),
+    };
+    for look in effort.looks {
+        while judged.pairs.len() < *look {
+            let taken = pair(judged.pairs.len().is_multiple_of(2))?;
+            if taken.has_flipped() && judged.repeated.len() < effort.repeats {
+                judged.repeated.push(taken);
+            } else {
+                judged.pairs.push(taken);
+            }
+        }
+        if let Some(Verdict::Met | Verdict::Missed) = judged.verdict() {
+            break;
         }
     }
-    Ok(Judged {
-        row: *row,
-        pairs,
-        repeated,
-    })
+    Ok(judged)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::HOST;
-    use super::super::outcome::tests::pair;
+    use super::super::interval::Interval;
+    use super::super::outcome::tests::{pair, row};
     use super::*;
 
-    fn taken(lines: &[[f64; 2]], effort: Effort) -> Judged {
-        let mut lines = lines.iter();
-        let next = |_| Ok(pair(1.0, 1.0, *lines.next().expect("a pair more")));
-        take_pairs(&HOST[0], effort, next).unwrap()
+    /// The pairs of a row whose ratio must be at least 0.9.
+    fn taken(effort: Effort, pairs: impl IntoIterator<Item = (f64, [f64; 2])>) -> Judged {
+        let row = row("G1");
+        let mut pairs = pairs.into_iter();
+        let next = |_| {
+            let (figure, line) = pairs.next().expect("a pair more");
+            Ok(pair(row.goal, figure, line))
+        };
+        take_pairs(&row, effort, next).unwrap()
     }
 
     #[test]
     fn a_pair_that_flipped_is_taken_again() {
-        let effort = Effort::QUICK;
-        let judged = taken(&[[0.1, 0.1], [0.1, 0.4], [0.4, 0.4], [0.1, 0.11]], effort);
+        let lines = [[0.1, 0.1], [0.1, 0.4], [0.4, 0.4], [0.1, 0.11]];
+        let judged = taken(Effort::QUICK, lines.map(|line| (1.0, line)));
         assert_eq!((judged.pairs.len(), judged.repeated.len()), (3, 1));
         assert_eq!(judged.flipped(), 0);
     }
 
     #[test]
     fn pairs_are_not_taken_for_ever() {
-        let judged = taken(&[[0.1, 0.4]; 5], Effort::QUICK);
+        let judged = taken(Effort::QUICK, [(1.0, [0.1, 0.4]); 5]);
         assert_eq!((judged.pairs.len(), judged.repeated.len()), (3, 2));
         assert_eq!(judged.flipped(), 3);
     }
 
     #[test]
+    fn pairs_are_taken_until_a_look_decides() {
+        let still = [0.1, 0.1];
+        let count = |figures: &[f64]| {
+            let judged = taken(Effort::FULL, figures.iter().map(|figure| (*figure, still)));
+            (judged.pairs.len(), judged.verdict().unwrap())
+        };
+        assert_eq!(count(&[1.0; 7]), (7, Verdict::Met));
+        assert_eq!(count(&[0.8; 7]), (7, Verdict::Missed));
+        // One pair of eleven is outside of the interval, but not one of seven.
+        let outlier = [&[0.8], &[1.0; 10][..]].concat();
+        assert_eq!(count(&outlier), (11, Verdict::Met));
+        let even = [0.8, 1.0].repeat(16);
+        assert_eq!(count(&even), (31, Verdict::Undecided));
+    }
+
+    #[test]
+    fn looks_seldom_tell_a_verdict_where_the_median_is_the_goal() {
+        // The probability that so many of the pairs are above the goal, and no look has decided.
+        let mut undecided = vec![1.0];
+        let mut met = 0.0_f64;
+        for look in Effort::FULL.looks {
+            while undecided.len() <= *look {
+                let mut next = vec![0.0; undecided.len() + 1];
+                for (above, probability) in undecided.iter().enumerate() {
+                    next[above] += probability / 2.0;
+                    next[above + 1] += probability / 2.0;
+                }
+                undecided = next;
+            }
+            for (above, probability) in undecided.iter_mut().enumerate() {
+                let values = (0..*look).map(|pair| f64::from(u8::from(pair < above)));
+                let interval = Interval::of(values).unwrap();
+                if interval.low == interval.high {
+                    met += if interval.low == 1.0 {
+                        *probability
+                    } else {
+                        0.0
+                    };
+                    *probability = 0.0;
+                }
+            }
+        }
+        assert!((met - 0.0387).abs() < 1e-4, "{met}");
+    }
+
+    #[test]
     fn the_sides_take_turns_at_being_first() {
         let mut order = Vec::new();
-        take_pairs(&HOST[0], Effort::QUICK, |first| {
+        let row = row("G1");
+        take_pairs(&row, Effort::QUICK, |first| {
             order.push(first);
-            Ok(pair(1.0, 1.0, [0.1, 0.1]))
+            Ok(pair(row.goal, 1.0, [0.1, 0.1]))
         })
         .unwrap();
         assert_eq!(order, [true, false, true]);

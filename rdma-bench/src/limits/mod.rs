@@ -1,27 +1,43 @@
-//! Softroce against what the machine does without it.
+//! The judge: figures of this stack against what the machine does without it.
 //!
-//! Each [`Row`] is a ratio with a goal: a figure of softroce by a yardstick, which is a raw copy, a
-//! system call, a socket, another library that uses shared memory, or in a virtual machine the
-//! kernel's device. Both are measured in pairs, in turns, each end on a processor of its own, and the
-//! median of the pairs' ratios decides.
+//! Each [`Row`] has a [`Goal`]: the ratio of a figure to a yardstick, their difference, or the figure
+//! alone. A figure is measured over one of this workspace's layers, by perftest or by UCX; a yardstick
+//! is any of these, or a raw copy, a system call, a socket, or in a virtual machine the kernel's
+//! device. Both are measured in pairs, in turns, with the two ends pinned to the same two processors.
+//!
+//! The [interval](Interval) of the pairs' median gives the [`Verdict`]: *met* when the whole interval
+//! is on the right side of the goal, *missed* when it is on the wrong side, and otherwise
+//! *undecided*, after [more pairs](Effort::FULL).
 //!
 //! Virtual processors move while a program runs, and what passes between two of them then takes
 //! another time. So the [round trip of a cache line](Regime) is taken before and after each pair,
 //! and a pair within which it changed is taken again.
 
+mod goal;
+mod interval;
 mod judge;
 mod outcome;
 mod regime;
 mod row;
 mod rows;
+mod run;
+mod select;
 mod source;
+mod statistic;
+mod summary;
 mod table;
 mod ucx;
 
+pub use goal::{Bound, Goal, Verdict};
+pub use interval::Interval;
 pub use judge::{Effort, Judge, Networks, Programs};
 pub use outcome::{Judged, Pair};
 pub use regime::Regime;
-pub use row::{Part, Row, Unit};
+pub use row::{Part, Quantity, Row, Unit};
 pub use rows::{GUEST, HOST};
-pub use source::{Path, Run, Source};
+pub use run::{Path, Run};
+pub use select::{Place, UnknownRow, listing, select};
+pub use source::Source;
+pub use statistic::Statistic;
+pub use summary::Summary;
 pub use table::{failed, heading, line};

@@ -3,33 +3,50 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::goal::{Goal, Verdict};
+use super::interval::Interval;
 use super::regime::Regime;
-use super::row::Row;
+use super::row::{Part, Row};
 use crate::compare::outcome::middle;
 use crate::machine::Machine;
 
-/// A run of softroce and one of the yardstick, one after the other.
+/// A run for the figure and one for the yardstick, one after the other.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Pair {
-    /// What softroce has: microseconds, or messages each second.
+    /// The figure: microseconds, messages each second, or a count.
     pub figure: f64,
-    /// What the yardstick has, in the same.
-    pub yardstick: f64,
-    /// The round trip of a cache line before and after, in microseconds.
+    /// The yardstick in the same unit, if the row has one.
+    pub yardstick: Option<f64>,
+    /// What is judged: the ratio, the difference in microseconds, or the figure.
+    pub judged: f64,
+    /// The round trip of a cache line before and after the pair, in microseconds.
     pub cache_line: [f64; 2],
-    /// What that says.
+    /// How far apart the processors were, by these round trips.
     pub regimes: [Regime; 2],
     /// What the programs wrote or printed.
     pub documents: Vec<Value>,
 }
 
 impl Pair {
-    /// Figure by yardstick.
-    pub fn ratio(&self) -> f64 {
-        self.figure / self.yardstick
+    /// A pair that is judged by `goal`; `None` where nothing can be judged, as with a yardstick of 0.
+    pub(super) fn new(
+        goal: Goal,
+        figure: f64,
+        yardstick: Option<f64>,
+        cache_line: [f64; 2],
+        documents: Vec<Value>,
+    ) -> Option<Self> {
+        Some(Self {
+            figure,
+            yardstick,
+            judged: goal.judged(figure, yardstick)?,
+            cache_line,
+            regimes: cache_line.map(Regime::of),
+            documents,
+        })
     }
 
-    /// Whether the processors moved.
+    /// Returns whether the processors moved within the pair.
     pub fn has_flipped(&self) -> bool {
         self.regimes[0] != self.regimes[1]
     }
@@ -42,123 +59,193 @@ pub struct Judged {
     pub row: Row,
     /// The pairs that count, in the order of time.
     pub pairs: Vec<Pair>,
-    /// Those that were taken again.
+    /// The pairs that were taken again.
     pub repeated: Vec<Pair>,
 }
 
 impl Judged {
     /// The form of the document; another number when its meaning changes.
-    pub const SCHEMA: &'static str = "rdma-bench/limit/1";
+    pub const SCHEMA: &'static str = "rdma-bench/limit/2";
 
-    /// The median of softroce's figures, and that of the yardstick's.
-    pub fn figures(&self) -> [f64; 2] {
-        let of =
-            |figure: fn(&Pair) -> f64| middle(self.pairs.iter().map(figure)).unwrap_or(f64::NAN);
-        [of(|pair| pair.figure), of(|pair| pair.yardstick)]
+    /// Returns the median of the figures.
+    pub fn figure(&self) -> f64 {
+        middle(self.pairs.iter().map(|pair| pair.figure)).unwrap_or(f64::NAN)
     }
 
-    /// The median of the pairs' ratios, with the least and the most.
-    pub fn ratio(&self) -> (f64, f64, f64) {
-        let ratios = || self.pairs.iter().map(Pair::ratio);
-        let least = ratios().fold(f64::INFINITY, f64::min);
-        let most = ratios().fold(0.0, f64::max);
-        (middle(ratios()).unwrap_or(f64::NAN), least, most)
+    /// Returns the median of the yardsticks, if the row has one.
+    pub fn yardstick(&self) -> Option<f64> {
+        middle(self.pairs.iter().filter_map(|pair| pair.yardstick))
     }
 
-    /// Whether the goal is met.
-    pub fn is_met(&self) -> bool {
-        self.row.goal.is_met(self.ratio().0)
+    /// Returns the median of what is judged.
+    pub fn median(&self) -> f64 {
+        middle(self.judged()).unwrap_or(f64::NAN)
     }
 
-    /// How many pairs count although the processors moved within them.
+    /// Returns the interval of what is judged; `None` for too few pairs.
+    pub fn interval(&self) -> Option<Interval> {
+        Interval::of(self.judged())
+    }
+
+    /// Returns what the pairs say about the goal; `None` for too few pairs.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let interval = self.interval()?;
+        Some(self.row.goal.verdict(&interval))
+    }
+
+    /// Returns how many pairs count although the processors moved within them.
     pub fn flipped(&self) -> usize {
         self.pairs.iter().filter(|pair| pair.has_flipped()).count()
     }
 
-    /// Where the processors were in most pairs.
+    /// Returns how far apart the processors were in most pairs.
     pub fn regime(&self) -> Regime {
         let lines = self.pairs.iter().flat_map(|pair| pair.cache_line);
         Regime::of(middle(lines).unwrap_or(f64::NAN))
     }
 
-    /// It as a document.
+    /// Returns all of it as a document.
     pub fn document(&self, machine: &Machine) -> Value {
-        let Row {
-            figure, yardstick, ..
-        } = &self.row;
-        let part = |part: &super::Part| json!([part.times, part.source.to_string()]);
-        let ([own, other], (ratio, least, most)) = (self.figures(), self.ratio());
+        let row = &self.row;
+        let part = |part: &Part| json!([part.times, part.to_string()]);
         json!({
             "schema": Self::SCHEMA,
-            "row": self.row.id,
-            "what": self.row.what,
-            "unit": if figure.source.is_time() { "usec" } else { "1/s" },
-            "figure": part(figure),
-            "yardstick": yardstick.iter().map(part).collect::<Vec<_>>(),
+            "row": row.id,
+            "what": row.what,
+            "command": row.command(),
+            "unit": row.unit.quantity().unit(),
+            "figure": part(&row.figure),
+            "yardstick": row.yardstick.iter().map(part).collect::<Vec<_>>(),
+            "goal": row.goal.document(),
             "machine": machine,
             "pairs": self.pairs,
             "repeated": self.repeated,
             "summary": {
-                "figure": own,
-                "yardstick": other,
-                "ratio": ratio,
-                "ratio_min": least,
-                "ratio_max": most,
+                "figure": self.figure(),
+                "yardstick": self.yardstick(),
+                "judged": self.median(),
+                "confidence": Interval::CONFIDENCE,
+                "interval": self.interval().map(|interval| [interval.low, interval.high]),
+                "verdict": self.verdict(),
                 "flipped": self.flipped(),
                 "regime": self.regime(),
-                "goal": self.row.goal,
-                "goal_met": self.is_met(),
             },
         })
+    }
+
+    fn judged(&self) -> impl Iterator<Item = f64> {
+        self.pairs.iter().map(|pair| pair.judged)
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::HOST;
+    use super::super::goal::Bound;
+    use super::super::row::Unit;
+    use super::super::statistic::Statistic;
+    use super::super::{HOST, Row};
     use super::*;
 
-    pub(in crate::limits) fn pair(figure: f64, yardstick: f64, cache_line: [f64; 2]) -> Pair {
-        Pair {
-            figure,
-            yardstick,
-            cache_line,
-            regimes: cache_line.map(Regime::of),
-            documents: Vec::new(),
-        }
+    pub(in crate::limits) fn row(id: &str) -> Row {
+        *HOST.iter().find(|row| row.id == id).expect("a row")
     }
 
-    pub(in crate::limits) fn judged(id: &str, pairs: &[(f64, f64)]) -> Judged {
-        let row = HOST.iter().find(|row| row.id == id).unwrap();
-        let pair = |&(figure, yardstick): &(f64, f64)| pair(figure, yardstick, [0.1, 0.1]);
+    pub(in crate::limits) fn pair(goal: Goal, figure: f64, line: [f64; 2]) -> Pair {
+        Pair::new(goal, figure, Some(1.0), line, Vec::new()).expect("a number")
+    }
+
+    /// A row with these figures, each beside a yardstick of 1.
+    pub(in crate::limits) fn judged(row: Row, figures: &[f64]) -> Judged {
+        let pair = |figure: &f64| pair(row.goal, *figure, [0.1, 0.1]);
         Judged {
-            row: *row,
-            pairs: pairs.iter().map(pair).collect(),
+            row,
+            pairs: figures.iter().map(pair).collect(),
             repeated: Vec::new(),
         }
     }
 
     #[test]
-    fn the_median_of_the_ratios_is_judged() {
-        let rate = judged("G1", &[(95.0, 100.0), (10.0, 100.0), (91.0, 100.0)]);
-        assert_eq!(rate.ratio(), (0.91, 0.1, 0.95));
-        assert!(rate.is_met());
-        assert!(!judged("G1", &[(89.0, 100.0)]).is_met());
-        assert!(judged("G3", &[(2.0, 1.0)]).is_met());
-        assert!(!judged("G3", &[(2.1, 1.0)]).is_met());
+    fn rates_are_judged_by_the_interval_of_their_ratios() {
+        let verdict = |figures: &[f64]| judged(row("G1"), figures).verdict();
+        let met = [0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.90];
+        assert_eq!(verdict(&met), Some(Verdict::Met));
+        // The median alone would meet the goal.
+        let spread = [0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.89];
+        assert_eq!(verdict(&spread), Some(Verdict::Undecided));
+        assert_eq!(verdict(&[0.89; 7]), Some(Verdict::Missed));
+        // One outlier of nine is outside of the interval.
+        assert_eq!(
+            verdict(&[&met[..], &[0.5, 0.97]].concat()),
+            Some(Verdict::Met)
+        );
     }
 
     #[test]
-    fn nothing_measured_is_nothing_met() {
-        assert!(!judged("G1", &[]).is_met() && !judged("G3", &[]).is_met());
+    fn few_pairs_have_figures_and_no_verdict() {
+        let quick = judged(row("G1"), &[0.5, 0.4, 0.6]);
+        assert_eq!((quick.verdict(), quick.interval()), (None, None));
+        assert_eq!((quick.figure(), quick.median()), (0.5, 0.5));
+        let document = quick.document(&Machine::look());
+        assert_eq!(document["summary"]["verdict"], Value::Null);
+        assert_eq!(judged(row("G1"), &[]).verdict(), None);
     }
 
     #[test]
-    fn documents_keep_every_pair() {
-        let document = judged("G4", &[(1.0, 2.0), (2.0, 2.0)]).document(&Machine::look());
-        assert_eq!(document["pairs"].as_array().unwrap().len(), 2);
+    fn differences_are_in_microseconds() {
+        let row = Row {
+            goal: Goal::Difference(Bound::AtMost(0.2)),
+            ..row("G3")
+        };
+        let near = judged(row, &[1.1, 1.0, 0.9, 1.1, 1.15, 1.1, 1.2 - 1e-9]);
+        assert_eq!(near.verdict(), Some(Verdict::Met));
+        assert!((near.median() - 0.1).abs() < 1e-9, "{}", near.median());
+        assert_eq!(judged(row, &[1.5; 7]).verdict(), Some(Verdict::Missed));
+    }
+
+    #[test]
+    fn counters_are_judged_without_a_yardstick() {
+        let figure = row("G3").figure.at(Statistic::Counter("/allocations"));
+        let row = Row {
+            unit: Unit::Count,
+            figure,
+            yardstick: &[],
+            goal: Goal::Value(Bound::AtMost(0.0)),
+            ..row("G3")
+        };
+        let counted = |figure| {
+            let pair = Pair::new(row.goal, figure, None, [0.1, 0.1], Vec::new()).unwrap();
+            let mut judged = judged(row, &[]);
+            judged.pairs = vec![pair; 7];
+            judged
+        };
+        assert_eq!(counted(0.0).verdict(), Some(Verdict::Met));
+        assert_eq!(counted(1.0).verdict(), Some(Verdict::Missed));
+        assert_eq!(counted(1.0).yardstick(), None);
+        let document = counted(0.0).document(&Machine::look());
+        assert_eq!(document["unit"], "count");
+        assert_eq!(document["summary"]["yardstick"], Value::Null);
+    }
+
+    #[test]
+    fn a_ratio_to_nothing_is_no_pair() {
+        let pair = |yardstick| Pair::new(row("G1").goal, 1.0, yardstick, [0.1; 2], Vec::new());
+        assert_eq!((pair(Some(0.0)), pair(None)), (None, None));
+    }
+
+    #[test]
+    fn documents_keep_every_pair_and_the_verdict() {
+        let figures = [0.5, 1.0, 0.6, 0.7, 0.8, 1.5, 0.9];
+        let document = judged(row("G4"), &figures).document(&Machine::look());
+        assert_eq!(document["schema"], "rdma-bench/limit/2");
+        assert_eq!(document["pairs"].as_array().unwrap().len(), 7);
         assert_eq!(document["pairs"][0]["regimes"][0], "Near");
+        assert_eq!(document["pairs"][0]["judged"], 0.5);
         assert_eq!(document["yardstick"][1][0], 0.5);
-        assert_eq!(document["summary"]["goal_met"], true);
+        assert_eq!(document["goal"], json!({"of": "ratio", "at_most": 1.5}));
+        assert_eq!(document["summary"]["judged"], 0.8);
+        assert_eq!(document["summary"]["interval"], json!([0.5, 1.5]));
+        assert_eq!(document["summary"]["verdict"], "met");
+        let command = "cargo xtask bench --device softroce --only G4";
+        assert_eq!(document["command"], command);
     }
 }

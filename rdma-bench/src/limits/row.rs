@@ -1,53 +1,130 @@
 //! A goal and what it is about.
 
-use super::source::Source;
-use crate::compare::Goal;
+use std::fmt;
 
-/// A figure of softroce, the yardstick that it is held against, and what their ratio must be.
+use super::goal::{Bound, Goal};
+use super::source::Source;
+use super::statistic::Statistic;
+
+/// A figure, the yardstick that it is held against, and the goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
-    /// Its name: a goal's number, and a letter where the goal has several rows.
+    /// Its name: a letter, a goal's number, and a small letter where the goal has several rows.
     pub id: &'static str,
-    /// What is divided by what.
+    /// What is measured / what it is held against.
     pub what: &'static str,
     /// What figure and yardstick are shown in.
     pub unit: Unit,
-    /// The numerator.
+    /// What is judged.
     pub figure: Part,
-    /// The denominator: the sum of these.
+    /// What the figure is held against: the sum of these. Empty where the goal is about the figure
+    /// alone.
     pub yardstick: &'static [Part],
-    /// What the ratio must be.
+    /// What the figure must reach.
     pub goal: Goal,
 }
 
 impl Row {
-    /// Whether `name` asks for it: by its name, or by its goal's.
+    /// Returns whether `name` asks for this row: by its own name (`G8a`), its goal's (`G8`) or its
+    /// letter (`G`), in small or capital letters.
     pub fn is_called(&self, name: &str) -> bool {
         let goal = self.id.trim_end_matches(|c: char| c.is_ascii_lowercase());
-        [self.id, goal]
+        let letter = goal.trim_end_matches(|c: char| c.is_ascii_digit());
+        [self.id, goal, letter]
             .iter()
             .any(|id| id.eq_ignore_ascii_case(name))
     }
+
+    /// Returns the command that judges this row alone.
+    pub fn command(&self) -> String {
+        format!("cargo xtask bench --device softroce --only {}", self.id)
+    }
+
+    /// Returns the goal in words.
+    pub fn goal_in_words(&self) -> String {
+        let (word, number) = match self.goal.bound() {
+            Bound::AtMost(number) => ("at most", number),
+            Bound::AtLeast(number) => ("at least", number),
+        };
+        let (unit, factor) = self.unit.shown();
+        match self.goal {
+            Goal::Ratio(_) => format!("ratio {word} {number:.2}"),
+            Goal::Difference(_) => format!("{word} {number:.3} {unit} more"),
+            Goal::Value(_) if self.unit == Unit::Count => format!("{word} {number}"),
+            Goal::Value(_) => format!("{word} {} {unit}", number * factor),
+        }
+    }
 }
 
-/// A multiple of what a source measures.
+/// A multiple of a number that a source measures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Part {
     /// How many times.
     pub times: f64,
-    /// Of what.
+    /// What measures.
     pub source: Source,
+    /// Which of its numbers is taken.
+    pub statistic: Statistic,
 }
 
 impl Part {
-    /// Once.
+    /// Once the typical number of a source.
     pub const fn of(source: Source) -> Self {
-        Self { times: 1.0, source }
+        Self::times(1.0, source)
     }
 
-    /// So many times.
+    /// So many times the typical number of a source.
     pub const fn times(times: f64, source: Source) -> Self {
-        Self { times, source }
+        Self {
+            times,
+            source,
+            statistic: Statistic::Typical,
+        }
+    }
+
+    /// The same part with another number of its source.
+    pub const fn at(self, statistic: Statistic) -> Self {
+        Self { statistic, ..self }
+    }
+
+    /// Returns what the number is.
+    pub fn quantity(&self) -> Quantity {
+        match self.statistic {
+            Statistic::Counter(_) => Quantity::Count,
+            _ => self.source.quantity(),
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.source)?;
+        match self.statistic {
+            Statistic::Typical => Ok(()),
+            statistic => write!(f, ": {statistic}"),
+        }
+    }
+}
+
+/// What a number is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quantity {
+    /// A time in microseconds.
+    Time,
+    /// How many per second.
+    Rate,
+    /// How many.
+    Count,
+}
+
+impl Quantity {
+    /// Returns the name of its unit in documents.
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Self::Time => "usec",
+            Self::Rate => "1/s",
+            Self::Count => "count",
+        }
     }
 }
 
@@ -60,15 +137,74 @@ pub enum Unit {
     Messages,
     /// Bytes each second of messages of this size.
     Bytes(usize),
+    /// A count.
+    Count,
 }
 
 impl Unit {
-    /// Its name, and what to multiply microseconds or messages each second with.
+    /// Its name, and what to multiply microseconds, messages each second or a count with.
     pub fn shown(self) -> (&'static str, f64) {
         match self {
             Self::Microseconds => ("usec", 1.0),
             Self::Messages => ("kmsg/s", 1e-3),
             Self::Bytes(size) => ("MB/s", size as f64 * 1e-6),
+            Self::Count => ("count", 1.0),
         }
+    }
+
+    /// Returns what is shown in it.
+    pub fn quantity(self) -> Quantity {
+        match self {
+            Self::Microseconds => Quantity::Time,
+            Self::Messages | Self::Bytes(_) => Quantity::Rate,
+            Self::Count => Quantity::Count,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outcome::tests::row;
+    use super::*;
+
+    #[test]
+    fn rows_are_called_by_name_by_goal_or_by_letter() {
+        let called = |id: &'static str, name: &str| Row { id, ..row("G1") }.is_called(name);
+        for name in ["E12b", "e12b", "E12B", "E12", "e12", "E", "e"] {
+            assert!(called("E12b", name), "{name}");
+        }
+        for name in ["E1", "E12a", "E12bc", "12", "b", "", "EE", "G"] {
+            assert!(!called("E12b", name), "{name}");
+        }
+        assert!(called("G1", "G1") && !called("G12", "G1") && !called("G1", "G1a"));
+    }
+
+    #[test]
+    fn goals_are_told_in_the_rows_unit() {
+        let words = |unit, goal| {
+            let row = row("G1");
+            Row { unit, goal, ..row }.goal_in_words()
+        };
+        let ratio = Goal::Ratio(Bound::AtLeast(0.9));
+        assert_eq!(words(Unit::Messages, ratio), "ratio at least 0.90");
+        let difference = Goal::Difference(Bound::AtMost(0.2));
+        let text = words(Unit::Microseconds, difference);
+        assert_eq!(text, "at most 0.200 usec more");
+        let rate = Goal::Value(Bound::AtLeast(2e6));
+        assert_eq!(words(Unit::Messages, rate), "at least 2000 kmsg/s");
+        let count = Goal::Value(Bound::AtMost(4.0));
+        assert_eq!(words(Unit::Count, count), "at most 4");
+    }
+
+    #[test]
+    fn counters_are_counts_whatever_measures_them() {
+        let figure = row("G3").figure;
+        assert_eq!(figure.quantity(), Quantity::Time);
+        let counter = figure.at(Statistic::Counter("/results/n_iterations"));
+        assert_eq!(counter.quantity(), Quantity::Count);
+        assert_eq!(
+            counter.to_string(),
+            "rdma-bench write_lat -s 8: /results/n_iterations"
+        );
     }
 }

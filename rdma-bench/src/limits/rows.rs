@@ -1,8 +1,11 @@
 //! Every goal.
 
+use super::goal::Bound::{AtLeast, AtMost};
+use super::goal::Goal::Ratio;
 use super::row::{Part, Row, Unit};
-use super::source::{Path, Run, Source};
-use crate::compare::Goal::{AtLeast, AtMost};
+use super::run::{Path, Run};
+use super::source::Source;
+use crate::plan::Layer;
 use crate::test::Metric::{Bandwidth, Latency};
 use crate::test::Verb::{FetchAndAdd, Send, Write};
 
@@ -14,7 +17,7 @@ const LARGE: usize = 64 * KIB;
 const LIST: &[&str] = &["-l", "32"];
 
 const fn ours(run: Run) -> Part {
-    Part::of(Source::Ours(run))
+    Part::of(Source::Ours(Layer::Core, run))
 }
 
 const fn perftest(run: Run) -> Part {
@@ -51,7 +54,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Bytes(MIB),
         figure: ours(Run::new(Write, Bandwidth, MIB)),
         yardstick: &[raw(&["memcpy", "-s", "1048576"])],
-        goal: AtLeast(0.90),
+        goal: Ratio(AtLeast(0.90)),
     },
     Row {
         id: "G2a",
@@ -59,7 +62,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Bytes(64 * KIB),
         figure: perftest(Run::new(Write, Bandwidth, 64 * KIB)),
         yardstick: &[raw(&["vm-write", "-s", "65536"])],
-        goal: AtLeast(0.90),
+        goal: Ratio(AtLeast(0.90)),
     },
     Row {
         id: "G2b",
@@ -67,7 +70,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Bytes(MIB),
         figure: perftest(Run::new(Write, Bandwidth, MIB)),
         yardstick: &[raw(&["vm-write", "-s", "1048576"])],
-        goal: AtLeast(0.90),
+        goal: Ratio(AtLeast(0.90)),
     },
     Row {
         id: "G3",
@@ -75,7 +78,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Microseconds,
         figure: ours(Run::new(Write, Latency, 8)),
         yardstick: &[ucx("ucp_put_lat")],
-        goal: AtMost(2.0),
+        goal: Ratio(AtMost(2.0)),
     },
     Row {
         id: "G4",
@@ -86,7 +89,7 @@ pub const HOST: &[Row] = &[
             raw(&["vm-write", "-s", "8", "--latency"]),
             Part::times(0.5, Source::CacheLine),
         ],
-        goal: AtMost(1.5),
+        goal: Ratio(AtMost(1.5)),
     },
     Row {
         id: "G5",
@@ -94,7 +97,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Microseconds,
         figure: perftest(Run::new(Send, Latency, 8)),
         yardstick: &[ucx("tag_lat")],
-        goal: AtMost(1.25),
+        goal: Ratio(AtMost(1.25)),
     },
     Row {
         id: "G6",
@@ -102,7 +105,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Messages,
         figure: ours(Run::new(Write, Bandwidth, 8).with(LIST)),
         yardstick: &[ucx("ucp_put_bw")],
-        goal: AtLeast(0.25),
+        goal: Ratio(AtLeast(0.25)),
     },
     Row {
         id: "G7a",
@@ -110,7 +113,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Messages,
         figure: perftest(Run::new(Send, Bandwidth, 8)),
         yardstick: &[ucx("tag_bw")],
-        goal: AtLeast(1.0),
+        goal: Ratio(AtLeast(1.0)),
     },
     Row {
         id: "G7b",
@@ -118,7 +121,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Messages,
         figure: ours(Run::new(FetchAndAdd, Bandwidth, 8)),
         yardstick: &[ucx("ucp_fadd")],
-        goal: AtLeast(0.4),
+        goal: Ratio(AtLeast(0.4)),
     },
     Row {
         id: "G8a",
@@ -126,7 +129,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Bytes(KIB),
         figure: packets(1024),
         yardstick: &[raw(&["udp-pump", "-s", "1040", "--by", "gso"])],
-        goal: AtLeast(0.6),
+        goal: Ratio(AtLeast(0.6)),
     },
     Row {
         id: "G8b",
@@ -134,7 +137,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Bytes(KIB),
         figure: packets(1024),
         yardstick: &[raw(&["udp-pump", "-s", "1040", "--by", "sendto"])],
-        goal: AtLeast(3.0),
+        goal: Ratio(AtLeast(3.0)),
     },
     Row {
         id: "G8c",
@@ -142,7 +145,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Bytes(4 * KIB),
         figure: packets(4096),
         yardstick: &[raw(&["udp-pump", "-s", "4112", "--by", "gso"])],
-        goal: AtLeast(0.6),
+        goal: Ratio(AtLeast(0.6)),
     },
     Row {
         id: "G8d",
@@ -150,7 +153,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Bytes(4 * KIB),
         figure: packets(4096),
         yardstick: &[raw(&["udp-pump", "-s", "4112", "--by", "sendto"])],
-        goal: AtLeast(2.0),
+        goal: Ratio(AtLeast(2.0)),
     },
     Row {
         id: "G9",
@@ -161,7 +164,7 @@ pub const HOST: &[Row] = &[
             0.5,
             Source::Yardstick(&["udp-ping", "-s", "8"]),
         )],
-        goal: AtMost(1.5),
+        goal: Ratio(AtMost(1.5)),
     },
     Row {
         id: "G10",
@@ -169,7 +172,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Microseconds,
         figure: perftest(Run::new(Send, Latency, 8).with(&["-e"])),
         yardstick: &[Part::times(0.5, Source::Yardstick(&["eventfd"]))],
-        goal: AtMost(1.25),
+        goal: Ratio(AtMost(1.25)),
     },
     Row {
         id: "G12a",
@@ -177,7 +180,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Messages,
         figure: spread(&["-l", "32", "-q", "16"], 1),
         yardstick: ONE,
-        goal: AtLeast(0.8),
+        goal: Ratio(AtLeast(0.8)),
     },
     Row {
         id: "G12b",
@@ -185,7 +188,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Messages,
         figure: spread(&["-l", "32", "-q", "256"], 1),
         yardstick: ONE,
-        goal: AtLeast(0.8),
+        goal: Ratio(AtLeast(0.8)),
     },
     Row {
         id: "G12c",
@@ -193,7 +196,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Messages,
         figure: spread(&["-l", "32", "-q", "1", "--regions", "100"], 1),
         yardstick: ONE,
-        goal: AtLeast(0.8),
+        goal: Ratio(AtLeast(0.8)),
     },
     Row {
         id: "G12d",
@@ -201,7 +204,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Messages,
         figure: spread(&["-l", "32", "-q", "1", "--regions", "10000"], 1),
         yardstick: ONE,
-        goal: AtLeast(0.8),
+        goal: Ratio(AtLeast(0.8)),
     },
     Row {
         id: "G12e",
@@ -209,7 +212,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Messages,
         figure: spread(&["-l", "32", "-q", "1"], 2),
         yardstick: ONE,
-        goal: AtLeast(0.8),
+        goal: Ratio(AtLeast(0.8)),
     },
     Row {
         id: "G12f",
@@ -217,7 +220,7 @@ pub const HOST: &[Row] = &[
         unit: Unit::Messages,
         figure: spread(&["-l", "32", "-q", "1"], 4),
         yardstick: ONE,
-        goal: AtLeast(0.8),
+        goal: Ratio(AtLeast(0.8)),
     },
 ];
 
@@ -229,7 +232,7 @@ pub const GUEST: &[Row] = &[
         unit: Unit::Bytes(64 * KIB),
         figure: ours(Run::new(Write, Bandwidth, 64 * KIB)),
         yardstick: &[ours(Run::new(Write, Bandwidth, 64 * KIB).by(Path::Kernel))],
-        goal: AtLeast(5.0),
+        goal: Ratio(AtLeast(5.0)),
     },
     Row {
         id: "G11b",
@@ -239,7 +242,7 @@ pub const GUEST: &[Row] = &[
         yardstick: &[perftest(
             Run::new(Write, Bandwidth, 64 * KIB).by(Path::Kernel),
         )],
-        goal: AtLeast(3.0),
+        goal: Ratio(AtLeast(3.0)),
     },
     Row {
         id: "G11c",
@@ -247,7 +250,7 @@ pub const GUEST: &[Row] = &[
         unit: Unit::Messages,
         figure: ours(Run::new(Write, Bandwidth, 8)),
         yardstick: &[ours(Run::new(Write, Bandwidth, 8).by(Path::Kernel))],
-        goal: AtLeast(5.0),
+        goal: Ratio(AtLeast(5.0)),
     },
     Row {
         id: "G11d",
@@ -255,7 +258,7 @@ pub const GUEST: &[Row] = &[
         unit: Unit::Microseconds,
         figure: perftest(Run::new(Send, Latency, 8)),
         yardstick: &[perftest(Run::new(Send, Latency, 8).by(Path::Kernel))],
-        goal: AtMost(0.5),
+        goal: Ratio(AtMost(0.5)),
     },
     Row {
         id: "G11e",
@@ -265,7 +268,7 @@ pub const GUEST: &[Row] = &[
         yardstick: &[perftest(
             Run::new(Write, Bandwidth, 64 * KIB).by(Path::Kernel),
         )],
-        goal: AtLeast(1.0),
+        goal: Ratio(AtLeast(1.0)),
     },
     Row {
         id: "G11f",
@@ -273,43 +276,77 @@ pub const GUEST: &[Row] = &[
         unit: Unit::Messages,
         figure: perftest(Run::new(Write, Bandwidth, 8).by(Path::Udp)),
         yardstick: &[perftest(Run::new(Write, Bandwidth, 8).by(Path::Kernel))],
-        goal: AtLeast(1.0),
+        goal: Ratio(AtLeast(1.0)),
     },
 ];
 
 #[cfg(test)]
 mod tests {
+    use super::super::goal::Goal;
+    use super::super::row::Quantity;
     use super::*;
 
+    fn rows() -> impl Iterator<Item = &'static Row> {
+        HOST.iter().chain(GUEST)
+    }
+
+    fn parts(row: &Row) -> impl Iterator<Item = &Part> {
+        std::iter::once(&row.figure).chain(row.yardstick)
+    }
+
     #[test]
-    fn every_goal_has_rows_and_every_row_a_name_of_its_own() {
-        let rows = || HOST.iter().chain(GUEST);
+    fn every_goal_has_rows() {
         for number in 1..=12 {
             let name = format!("G{number}");
             assert!(rows().any(|row| row.is_called(&name)), "{name}");
         }
-        let mut ids: Vec<_> = rows().map(|row| row.id).collect();
-        let count = ids.len();
-        ids.sort_unstable();
-        ids.dedup();
-        assert_eq!(ids.len(), count);
     }
 
     #[test]
-    fn rows_are_called_by_goal_or_by_name() {
-        let called = |name: &str| HOST.iter().filter(|row| row.is_called(name)).count();
-        assert_eq!((called("G1"), called("G8"), called("g8c")), (1, 4, 1));
-        assert_eq!((called("G12"), called("G"), called("G13")), (6, 0, 0));
+    fn every_row_has_a_name_of_its_own_that_selects_no_other() {
+        for row in rows() {
+            let number = row.id.strip_prefix(|c: char| c.is_ascii_uppercase());
+            let number = number.unwrap_or_default();
+            let suffix = number.trim_start_matches(|c: char| c.is_ascii_digit());
+            let is_suffix = suffix.chars().all(|c| c.is_ascii_lowercase());
+            assert!(number.len() > suffix.len() && is_suffix, "{}", row.id);
+            let called: Vec<_> = rows().filter(|other| other.is_called(row.id)).collect();
+            assert_eq!(called, [row]);
+        }
     }
 
     #[test]
-    fn both_sides_of_a_ratio_are_of_one_kind() {
-        for row in HOST.iter().chain(GUEST) {
-            let of_time = row.unit == Unit::Microseconds;
-            assert_eq!(row.figure.source.is_time(), of_time, "{}", row.id);
-            assert_eq!(matches!(row.goal, AtMost(_)), of_time, "{}", row.id);
-            for part in row.yardstick {
-                assert_eq!(part.source.is_time(), of_time, "{}", row.id);
+    fn a_row_holds_numbers_of_its_unit_against_each_other() {
+        for row in rows() {
+            let quantity = row.unit.quantity();
+            for part in parts(row) {
+                assert_eq!(part.quantity(), quantity, "{}", row.id);
+                assert!(part.source.has(part.statistic), "{}: {part}", row.id);
+            }
+            let of_rate = quantity == Quantity::Rate;
+            assert_eq!(
+                matches!(row.goal.bound(), AtLeast(_)),
+                of_rate,
+                "{}",
+                row.id
+            );
+            let alone = matches!(row.goal, Goal::Value(_));
+            assert_eq!(row.yardstick.is_empty(), alone, "{}", row.id);
+            if matches!(row.goal, Goal::Difference(_)) {
+                assert_eq!(quantity, Quantity::Time, "{}", row.id);
+            }
+        }
+    }
+
+    #[test]
+    fn echoes_are_of_rdma_rpc() {
+        for part in rows().flat_map(parts) {
+            match part.source {
+                Source::Ours(layer, run) => {
+                    assert_eq!(run.is_echo(), layer == Layer::Rpc, "{part}");
+                }
+                Source::Perftest(run) => assert!(!run.is_echo(), "{part}"),
+                _ => {}
             }
         }
     }

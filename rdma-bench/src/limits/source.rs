@@ -2,29 +2,26 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::Path as FilePath;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::judge::{Networks, Programs};
+use super::row::Quantity;
+use super::run::{LIMIT, Reading, Run};
+use super::statistic::Statistic;
 use super::ucx;
-use crate::compare::Case;
 use crate::compare::ends::{free_port, run_alone, run_with_servers};
-use crate::compare::program::{Network, Program, in_path};
-use crate::compare::run::Scratch;
+use crate::compare::program::{Program, in_path};
 use crate::error::{Error, Result};
 use crate::plan::Layer;
-use crate::test::{Metric, Test, Verb};
-
-/// How long a run may take.
-const LIMIT: Duration = Duration::from_secs(180);
 
 /// What measures something.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
-    /// `rdma-bench` over rdma-core.
-    Ours(Run),
+    /// `rdma-bench` over a layer. Echoes are calls of rdma-rpc, which has no other test.
+    Ours(Layer, Run),
     /// The C program of the test.
     Perftest(Run),
     /// A test of `ucx_perftest` with messages of a size, over shared memory.
@@ -40,228 +37,120 @@ pub enum Source {
     CacheLine,
 }
 
-/// A test on an RDMA device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
-    verb: Verb,
-    metric: Metric,
-    size: usize,
-    path: Path,
-    mtu: Option<usize>,
-    words: &'static [&'static str],
-    servers: usize,
-}
-
-/// Which way messages go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
-    /// The one that softroce chooses between two processes of a machine.
-    Chosen,
-    /// Softroce's, through UDP.
-    Udp,
-    /// That of the kernel's device.
-    Kernel,
-}
-
-impl Path {
-    /// What makes softroce take a path.
-    const UDP: &'static str = "SOFTROCE_PATH=udp";
-
-    /// The words in front of those of the program.
-    fn words(self) -> &'static [&'static str] {
-        match self {
-            Self::Chosen => &[],
-            Self::Udp => &["env", Self::UDP],
-            // The real library alone.
-            Self::Kernel => &["env", "-u", "LD_PRELOAD"],
-        }
-    }
-}
-
-impl Run {
-    /// A test with messages of a size.
-    pub const fn new(verb: Verb, metric: Metric, size: usize) -> Self {
-        Self {
-            verb,
-            metric,
-            size,
-            path: Path::Chosen,
-            mtu: None,
-            words: &[],
-            servers: 1,
-        }
-    }
-
-    /// The same on another path.
-    pub const fn by(self, path: Path) -> Self {
-        Self { path, ..self }
-    }
-
-    /// The same with another MTU than the port's.
-    pub const fn mtu(self, bytes: usize) -> Self {
-        let mtu = Some(bytes);
-        Self { mtu, ..self }
-    }
-
-    /// The same with more options.
-    pub const fn with(self, words: &'static [&'static str]) -> Self {
-        Self { words, ..self }
-    }
-
-    /// The same with so many servers.
-    pub const fn servers(self, servers: usize) -> Self {
-        Self { servers, ..self }
-    }
-
-    fn case(self, iterations: usize) -> Case {
-        Case {
-            test: Test {
-                verb: self.verb,
-                metric: self.metric,
-            },
-            size: self.size,
-            iterations,
-        }
-    }
-
-    fn network<'n>(&self, networks: &'n Networks) -> Result<&'n Network> {
-        match self.path {
-            Path::Chosen | Path::Udp => Ok(&networks.softroce),
-            Path::Kernel => networks.kernel.as_ref().ok_or_else(|| Error::Program {
-                program: "rxe".into(),
-                reason: "this machine has no device of the kernel's Soft-RoCE".into(),
-            }),
-        }
-    }
-
-    /// Runs it with `program` and so many messages.
-    fn measure(self, program: &Program, networks: &Networks, count: usize) -> Result<Reading> {
-        let case = self.case(count);
-        let mut network = self.network(networks)?.clone();
-        network.mtu = self.mtu.unwrap_or(network.mtu);
-        let mut servers = Vec::new();
-        for _ in 0..self.servers {
-            let port = free_port()?;
-            let mut words: Vec<OsString> = self.path.words().iter().map(OsString::from).collect();
-            words.extend(program.words(&case, &network, port));
-            words.extend(self.words.iter().map(OsString::from));
-            servers.push((words, port));
-        }
-        let file = Scratch::new(servers[0].1);
-        let mut client = [servers[0].0.clone(), program.client_words(&file.0)].concat();
-        if let [_, further @ ..] = &*servers
-            && !further.is_empty()
-        {
-            let ports: Vec<_> = further.iter().map(|(_, port)| port.to_string()).collect();
-            client.extend(["--also".into(), ports.join(",").into()]);
-        }
-        let printed = run_with_servers(&servers, &client, &program.name(&case), LIMIT)?;
-        let reading = program.read(&case, &printed, &file.0)?;
-        Ok(Reading {
-            figure: reading.figure,
-            document: reading
-                .document
-                .map_or(Value::String(printed), without_samples),
-        })
-    }
-}
-
-/// What a program measured.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Reading {
-    /// Microseconds, or messages each second.
-    pub(super) figure: f64,
-    /// What it wrote or printed.
-    pub(super) document: Value,
-}
-
 impl Source {
-    /// Whether it measures a time, in place of a rate.
-    pub const fn is_time(&self) -> bool {
+    /// Returns what the source's typical number is.
+    pub fn quantity(&self) -> Quantity {
         match self {
-            Self::Ours(run) | Self::Perftest(run) => matches!(run.metric, Metric::Latency),
-            Self::Ucx { test, .. } => ucx::is_time(test),
-            Self::Yardstick(words) => matches!(
-                (words[0].as_bytes(), words.len()),
-                // The fourth word is `--latency`.
-                (b"udp-ping" | b"eventfd", _) | (b"vm-write", 4)
-            ),
-            Self::CacheLine => true,
+            Self::Ours(_, run) | Self::Perftest(run) => run.quantity(),
+            Self::Ucx { test, .. } if ucx::is_time(test) => Quantity::Time,
+            Self::Ucx { .. } => Quantity::Rate,
+            Self::Yardstick(["udp-ping" | "eventfd" | "cache-line", ..]) => Quantity::Time,
+            Self::Yardstick(words) if words.contains(&"--latency") => Quantity::Time,
+            Self::Yardstick(_) => Quantity::Rate,
+            Self::CacheLine => Quantity::Time,
         }
     }
 
-    /// The numbers of messages that are worth a run, least and most. None for programs that are told
-    /// how long to measure.
+    /// Returns whether the source gives this number.
+    pub fn has(&self, statistic: Statistic) -> bool {
+        match statistic {
+            Statistic::Typical => true,
+            Statistic::P99 | Statistic::P99_9 => {
+                let has_percentiles =
+                    matches!(self, Self::Ours(..) | Self::Perftest(_) | Self::Ucx { .. });
+                has_percentiles && self.quantity() == Quantity::Time
+            }
+            // The others write no document.
+            Statistic::Counter(_) => matches!(self, Self::Ours(..) | Self::Yardstick(_)),
+        }
+    }
+
+    /// Returns the least and the greatest number of messages that are worth a run; `None` for
+    /// programs that are told how long to measure.
     pub(super) fn counts(&self) -> Option<(usize, usize)> {
         match self {
-            Self::Ours(run) | Self::Perftest(run) => Some(match (run.metric, run.size) {
-                (Metric::Latency, _) => (1000, 200_000),
-                (Metric::Bandwidth, 0..=8192) => (5000, 20_000_000),
-                (Metric::Bandwidth, _) => (200, 200_000),
-            }),
+            Self::Ours(_, run) | Self::Perftest(run) => Some(run.counts()),
             Self::Ucx { .. } => Some((10_000, 20_000_000)),
             Self::Yardstick(_) | Self::CacheLine => None,
         }
     }
 
-    /// How long one message takes, in seconds, by what was measured.
+    /// Returns how long one message takes, in seconds, where `figure` was measured.
     pub(super) fn seconds(&self, figure: f64) -> f64 {
-        match self.is_time() {
-            // There and back.
-            true => figure * 2e-6,
-            false => 1.0 / figure,
+        let times = match self {
+            Self::Ours(_, run) | Self::Perftest(run) => run.times_per_message(),
+            // UCX tells half of a round trip, too.
+            _ => 2.0,
+        };
+        match self.quantity() {
+            Quantity::Time => figure * times * 1e-6,
+            Quantity::Rate | Quantity::Count => 1.0 / figure,
         }
     }
 
-    /// Measures with so many messages, or for so long.
+    /// Measures a number with so many messages, or for so long.
     pub(super) fn measure(
         &self,
         (programs, networks): (&Programs, &Networks),
         count: usize,
         time: Duration,
+        statistic: Statistic,
     ) -> Result<Reading> {
+        if !self.has(statistic) {
+            return Err(Error::Unsupported(format!("{self} has no {statistic}")));
+        }
         match self {
-            Self::Ours(run) => {
-                let program = Program::Ours(programs.bench.clone(), Layer::Core);
-                run.measure(&program, networks, count)
+            Self::Ours(layer, run) => {
+                let program = Program::Ours(programs.bench.clone(), *layer);
+                run.measure(&program, networks, count, statistic)
             }
             Self::Perftest(run) => {
                 const TRIES: usize = 3;
-                // Now and then it does not find out the processor's frequency.
-                let mut outcome = run.measure(&Program::Perftest, networks, count);
+                let measure = || run.measure(&Program::Perftest, networks, count, statistic);
+                // Now and then perftest does not find out the processor's frequency.
+                let mut outcome = measure();
                 for _ in 1..TRIES {
                     if outcome.is_ok() {
                         break;
                     }
-                    outcome = run.measure(&Program::Perftest, networks, count);
+                    outcome = measure();
                 }
                 outcome
             }
-            Self::Ucx { test, size } => {
-                if !in_path(ucx::PROGRAM) {
-                    return Err(Error::Program {
-                        program: ucx::PROGRAM.into(),
-                        reason: "it is not installed (Debian: ucx-utils)".into(),
-                    });
-                }
-                let port = free_port()?;
-                let words = ucx::words(port);
-                let client = [words.clone(), ucx::client_words(test, *size, count)].concat();
-                let name = format!("{} {test}", ucx::PROGRAM);
-                let printed = run_with_servers(&[(words, port)], &client, &name, LIMIT)?;
-                Ok(Reading {
-                    figure: ucx::figure(test, &printed)?,
-                    document: Value::String(printed),
-                })
-            }
-            Self::Yardstick(words) => yardstick(&programs.yardstick, words, time),
-            Self::CacheLine => yardstick(&programs.yardstick, &["cache-line"], time),
+            Self::Ucx { test, size } => ucx(test, *size, count, statistic),
+            Self::Yardstick(words) => yardstick(&programs.yardstick, words, time, statistic),
+            Self::CacheLine => yardstick(&programs.yardstick, &["cache-line"], time, statistic),
         }
     }
 }
 
+/// Runs UCX's program.
+fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Reading> {
+    if !in_path(ucx::PROGRAM) {
+        return Err(Error::Program {
+            program: ucx::PROGRAM.into(),
+            reason: "it is not installed (Debian: ucx-utils)".into(),
+        });
+    }
+    let port = free_port()?;
+    let words = ucx::words(port);
+    let client = ucx::client_words(test, size, count, statistic);
+    let client = [words.clone(), client].concat();
+    let name = format!("{} {test}", ucx::PROGRAM);
+    let printed = run_with_servers(&[(words, port)], &client, &name, LIMIT)?;
+    Ok(Reading {
+        figure: ucx::figure(test, statistic, &printed)?,
+        document: Value::String(printed),
+    })
+}
+
 /// Runs the program `yardstick`.
-fn yardstick(program: &FilePath, words: &[&str], time: Duration) -> Result<Reading> {
+fn yardstick(
+    program: &Path,
+    words: &[&str],
+    time: Duration,
+    statistic: Statistic,
+) -> Result<Reading> {
     let millis = time.as_millis().to_string();
     let mut line: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
     line.push(program.into());
@@ -269,35 +158,27 @@ fn yardstick(program: &FilePath, words: &[&str], time: Duration) -> Result<Readi
     line.extend(words.iter().map(OsString::from));
     let name = format!("yardstick {}", words.join(" "));
     let printed = run_alone(&line, &name, LIMIT)?;
-    parsed(&name, &printed)
+    parsed(&name, statistic, &printed)
 }
 
-/// What it printed.
-fn parsed(name: &str, printed: &str) -> Result<Reading> {
+/// Reads what the program `yardstick` printed.
+fn parsed(name: &str, statistic: Statistic, printed: &str) -> Result<Reading> {
     let refuse = |reason: String| Error::Program {
         program: name.to_owned(),
         reason,
     };
     let document: Value = serde_json::from_str(printed.trim())
         .map_err(|error| refuse(format!("{error} in what it printed:\n{printed}")))?;
-    let figure = document["figure"].as_f64();
-    let figure = figure.filter(|figure| figure.is_finite() && *figure > 0.0);
-    let figure = figure.ok_or_else(|| refuse(format!("no figure in {document}")))?;
+    let figure = statistic.in_document(&document);
+    let figure = figure.ok_or_else(|| refuse(format!("no {statistic} in {document}")))?;
     Ok(Reading { figure, document })
-}
-
-/// A document of this program without the samples of latencies, of which there are many.
-fn without_samples(mut document: Value) -> Value {
-    if let Some(results) = document["results"].as_object_mut() {
-        results.remove("samples");
-    }
-    document
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ours(run) => write!(f, "rdma-bench {run}"),
+            Self::Ours(Layer::Core, run) => write!(f, "rdma-bench {run}"),
+            Self::Ours(layer, run) => write!(f, "rdma-bench {run} --layer {layer}"),
             Self::Perftest(run) => write!(f, "ib_{run}"),
             Self::Ucx { test, size } => write!(f, "{} {test} -s {size}", ucx::PROGRAM),
             Self::Yardstick(words) => write!(f, "yardstick {}", words.join(" ")),
@@ -306,33 +187,21 @@ impl fmt::Display for Source {
     }
 }
 
-impl fmt::Display for Run {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} -s {}", self.case(0).test, self.size)?;
-        for word in self.words {
-            write!(f, " {word}")?;
-        }
-        if let Some(mtu) = self.mtu {
-            write!(f, " -m {mtu}")?;
-        }
-        match self.path {
-            Path::Chosen => Ok(()),
-            Path::Udp => write!(f, " ({})", Path::UDP),
-            Path::Kernel => write!(f, " (rxe)"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::run::Path;
     use super::*;
+    use crate::test::{Metric, Verb};
 
     #[test]
     fn lines_of_the_yardstick_are_read() {
-        let line = r#"{"figure":0.105,"min":0.1,"schema":"rdma-bench/yardstick/1","unit":"usec"}"#;
-        assert_eq!(parsed("cache-line", line).unwrap().figure, 0.105);
+        let line = r#"{"figure":0.105,"count":0,"schema":"rdma-bench/yardstick/1","unit":"usec"}"#;
+        let read = |statistic, line| parsed("cache-line", statistic, line);
+        assert_eq!(read(Statistic::Typical, line).unwrap().figure, 0.105);
+        let count = Statistic::Counter("/count");
+        assert_eq!(read(count, line).unwrap().figure, 0.0);
         for wrong in ["", "{}", r#"{"figure":0}"#, "panicked"] {
-            assert!(parsed("cache-line", wrong).is_err(), "{wrong}");
+            assert!(read(Statistic::Typical, wrong).is_err(), "{wrong}");
         }
     }
 
@@ -341,10 +210,42 @@ mod tests {
         let run = Run::new(Verb::Write, Metric::Bandwidth, 8).by(Path::Udp);
         let run = run.with(&["-l", "32"]).mtu(1024);
         assert_eq!(
-            Source::Ours(run).to_string(),
+            Source::Ours(Layer::Core, run).to_string(),
             "rdma-bench write_bw -s 8 -l 32 -m 1024 (SOFTROCE_PATH=udp)"
         );
-        assert!(!Source::Yardstick(&["vm-write", "-s", "8"]).is_time());
-        assert!(Source::Yardstick(&["vm-write", "-s", "8", "--latency"]).is_time());
+        let echo = Run::new(Verb::Echo, Metric::Latency, 8);
+        assert_eq!(
+            Source::Ours(Layer::Rpc, echo).to_string(),
+            "rdma-bench echo_lat -s 8 --layer rpc"
+        );
+    }
+
+    #[test]
+    fn sources_measure_times_or_rates() {
+        let time = |words| Source::Yardstick(words).quantity() == Quantity::Time;
+        assert!(!time(&["vm-write", "-s", "8"]));
+        assert!(time(&["vm-write", "-s", "8", "--latency"]) && time(&["eventfd"]));
+        let echo = Run::new(Verb::Echo, Metric::Latency, 8);
+        let echo = Source::Ours(Layer::Rpc, echo);
+        // The whole round trip of a call, but half of that of a message.
+        assert!((echo.seconds(10.0) - 10e-6).abs() < 1e-12);
+        let send = Source::Perftest(Run::new(Verb::Send, Metric::Latency, 8));
+        assert!((send.seconds(10.0) - 20e-6).abs() < 1e-12);
+    }
+
+    #[test]
+    fn percentiles_are_of_latencies_and_counters_of_documents() {
+        let run = |metric| Run::new(Verb::Send, metric, 8);
+        let counter = Statistic::Counter("/results/n_iterations");
+        for layer in [Layer::Core, Layer::Async] {
+            let latency = Source::Ours(layer, run(Metric::Latency));
+            assert!(latency.has(Statistic::P99) && latency.has(counter));
+        }
+        let perftest = Source::Perftest(run(Metric::Latency));
+        assert!(perftest.has(Statistic::P99_9) && !perftest.has(counter));
+        assert!(!Source::Perftest(run(Metric::Bandwidth)).has(Statistic::P99));
+        let yardstick = Source::Yardstick(&["eventfd"]);
+        assert!(!yardstick.has(Statistic::P99) && yardstick.has(Statistic::Counter("/count")));
+        assert!(!Source::CacheLine.has(counter));
     }
 }

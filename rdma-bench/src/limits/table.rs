@@ -1,34 +1,42 @@
 //! Rows as lines of a table.
 
+use super::goal::Goal;
 use super::outcome::Judged;
 use super::row::Row;
 use crate::error::Error;
 
-/// The heads of the columns.
+/// Returns the heads of the columns.
 pub fn heading() -> String {
     format!(
-        "{:<6}{:<51}{:<7}{:>11}{:>11}{:>9}  {:<17} {:<6}{:<20}{}",
-        "goal",
+        "{:<6}{:<51}{:<7}{:>11}{:>11}{:>12}  {:<22}{:<21}{:<6}{:<25}{}",
+        "row",
         "what",
         "unit",
-        "softroce",
+        "figure",
         "yardstick",
-        "ratio",
-        "min..max",
-        "cores",
+        "judged",
+        "95 % interval",
         "pairs",
+        "cores",
+        "goal",
         "verdict"
     )
 }
 
-/// The line of a row.
+/// Returns the line of a row. What is judged is the ratio, the difference (with a sign) or the figure.
 pub fn line(judged: &Judged) -> String {
     let row = &judged.row;
     let (unit, factor) = row.unit.shown();
-    let [figure, yardstick] = judged
-        .figures()
-        .map(|value| format!("{:.3}", value * factor));
-    let (ratio, least, most) = judged.ratio();
+    let figure = |value: f64| format!("{:.3}", value * factor);
+    let number = |value: f64| match row.goal {
+        Goal::Ratio(_) => format!("{value:.3}"),
+        Goal::Difference(_) => format!("{value:+.3}"),
+        Goal::Value(_) => figure(value),
+    };
+    let interval = judged.interval().map(|interval| {
+        let [low, high] = [interval.low, interval.high].map(number);
+        format!("{low}..{high}")
+    });
     let mut pairs = judged.pairs.len().to_string();
     if !judged.repeated.is_empty() {
         pairs += &format!(", {} again", judged.repeated.len());
@@ -36,25 +44,29 @@ pub fn line(judged: &Judged) -> String {
     if judged.flipped() > 0 {
         pairs += &format!(", {} moved", judged.flipped());
     }
-    let verdict = if judged.is_met() { "met" } else { "MISSED" };
+    let absent = || String::from("-");
     format!(
-        "{:<6}{:<51}{unit:<7}{figure:>11}{yardstick:>11}{ratio:>9.3}  {:<17} {:<6}{pairs:<19} {} {verdict}",
+        "{:<6}{:<51}{unit:<7}{:>11}{:>11}{:>12}  {:<22}{pairs:<21}{:<6}{:<25}{}",
         row.id,
         row.what,
-        format!("{least:.2}..{most:.2}"),
+        figure(judged.figure()),
+        judged.yardstick().map_or_else(absent, figure),
+        number(judged.median()),
+        interval.unwrap_or_else(absent),
         judged.regime().to_string(),
-        row.goal,
+        row.goal_in_words(),
+        judged.verdict().map_or("-", |verdict| verdict.word()),
     )
 }
 
-/// The line of a row that could not be measured: what went wrong, and the last that was said of it.
+/// Returns the line of a row that could not be measured: the first and the last line of the error.
 pub fn failed(row: &Row, error: &Error) -> String {
     let text = error.to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();
     let last = lines.next_back().map(|last| format!("; {last}"));
     format!(
-        "{:<6}{:<51}FAILED: {first}{}",
+        "{:<6}{:<51}not measured: {first}{}",
         row.id,
         row.what,
         last.unwrap_or_default()
@@ -63,18 +75,19 @@ pub fn failed(row: &Row, error: &Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outcome::tests::{judged, pair};
+    use super::super::goal::Bound;
+    use super::super::outcome::tests::{judged, pair, row};
+    use super::super::row::Unit;
     use super::*;
 
     #[test]
     fn a_failure_is_one_line() {
-        let row = judged("G1", &[]).row;
         let error = Error::Program {
             program: "rdma-bench (client)".into(),
             reason: "ended with 1\n---\n a header\n\nretry count exceeded\n".into(),
         };
-        let line = failed(&row, &error);
-        let end = "FAILED: rdma-bench (client): ended with 1; retry count exceeded";
+        let line = failed(&row("G1"), &error);
+        let end = "not measured: rdma-bench (client): ended with 1; retry count exceeded";
         assert!(
             line.starts_with("G1    write 1 MiB") && line.ends_with(end),
             "{line}"
@@ -83,15 +96,40 @@ mod tests {
 
     #[test]
     fn lines_stand_under_the_heads() {
-        let mut write = judged("G3", &[(0.21, 0.1), (0.13, 0.1), (0.15, 0.1)]);
-        write.repeated.push(pair(1.0, 1.0, [0.1, 0.4]));
-        let rate = judged("G1", &[(20_000.0, 40_000.0)]);
+        let figures = [1.5, 1.3, 2.1, 1.4, 1.6, 1.7, 1.45];
+        let mut write = judged(row("G3"), &figures);
+        write.repeated.push(pair(write.row.goal, 1.0, [0.1, 0.4]));
+        let more = Row {
+            what: "the same, by difference",
+            goal: Goal::Difference(Bound::AtMost(0.2)),
+            ..row("G3")
+        };
+        let count = Row {
+            what: "requests",
+            unit: Unit::Count,
+            yardstick: &[],
+            goal: Goal::Value(Bound::AtMost(4.0)),
+            ..row("G3")
+        };
+        let mut counted = judged(count, &[3.0; 7]);
+        for pair in &mut counted.pairs {
+            pair.yardstick = None;
+        }
+        let lines = [
+            heading(),
+            line(&write),
+            line(&judged(more, &figures)),
+            line(&counted),
+            line(&judged(row("G1"), &[0.5; 3])),
+        ];
         assert_eq!(
-            format!("{}\n{}\n{}", heading(), line(&write), line(&rate)),
+            lines.join("\n"),
             "\
-goal  what                                               unit      softroce  yardstick    ratio  min..max          cores pairs               verdict
-G3    write_lat 8 B, our memory / UCX put_lat            usec         0.150      0.100    1.500  1.30..2.10        near  3, 1 again          <= 2.00 met
-G1    write 1 MiB, our memory / memcpy into a memfd      MB/s     20971.520  41943.040    0.500  0.50..0.50        near  1                   >= 0.90 MISSED"
+row   what                                               unit        figure  yardstick      judged  95 % interval         pairs                cores goal                     verdict
+G3    write_lat 8 B, our memory / UCX put_lat            usec         1.500      1.000       1.500  1.300..2.100          7, 1 again           near  ratio at most 2.00       undecided
+G3    the same, by difference                            usec         1.500      1.000      +0.500  +0.300..+1.100        7                    near  at most 0.200 usec more  missed
+G3    requests                                           count        3.000          -       3.000  3.000..3.000          7                    near  at most 4                met
+G1    write 1 MiB, our memory / memcpy into a memfd      MB/s         0.524      1.049       0.500  -                     3                    near  ratio at least 0.90      -"
         );
     }
 }

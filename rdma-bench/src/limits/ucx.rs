@@ -2,36 +2,35 @@
 
 use std::ffi::OsString;
 
+use super::statistic::Statistic;
 use crate::error::{Error, Result};
 
 /// The program.
 pub(super) const PROGRAM: &str = "ucx_perftest";
 /// What it may move messages by: shared memory, and copies between processes.
 const TRANSPORTS: &str = "UCX_TLS=posix,cma";
-/// The columns of its line that are of interest.
-const MEDIAN: &str = "50.0_percentile_lat";
+/// The column of the message rate.
 const RATE: &str = "overall_mr";
 
-/// Whether a test measures the time of a message, in place of a rate.
-pub(super) const fn is_time(test: &str) -> bool {
-    let name = test.as_bytes();
-    let count = name.len();
-    count > 4
-        && name[count - 4] == b'_'
-        && name[count - 3] == b'l'
-        && name[count - 2] == b'a'
-        && name[count - 1] == b't'
+/// Returns whether a test measures the time of a message, in place of a rate.
+pub(super) fn is_time(test: &str) -> bool {
+    test.ends_with("_lat")
 }
 
-/// The words that start either end. The device under test is none of its matter.
+/// Returns the words that start either end. UCX does not use the device under test.
 pub(super) fn words(port: u16) -> Vec<OsString> {
     let port = port.to_string();
     let words = ["env", "-u", "LD_PRELOAD", TRANSPORTS, PROGRAM, "-p", &port];
     words.map(OsString::from).to_vec()
 }
 
-/// What the client gets besides.
-pub(super) fn client_words(test: &str, size: usize, iterations: usize) -> Vec<OsString> {
+/// Returns the words that the client gets besides.
+pub(super) fn client_words(
+    test: &str,
+    size: usize,
+    iterations: usize,
+    statistic: Statistic,
+) -> Vec<OsString> {
     let (size, count) = (size.to_string(), iterations.to_string());
     let warm = (iterations / 10).max(10).to_string();
     let words = [
@@ -47,12 +46,19 @@ pub(super) fn client_words(test: &str, size: usize, iterations: usize) -> Vec<Os
         "-f",
         "-v",
     ];
-    words.map(OsString::from).to_vec()
+    let mut words = words.map(OsString::from).to_vec();
+    if let (true, Some(rank)) = (is_time(test), statistic.rank()) {
+        words.extend(["-R", rank].map(OsString::from));
+    }
+    words
 }
 
-/// The microseconds, or the messages each second, of what the client printed.
-pub(super) fn figure(test: &str, printed: &str) -> Result<f64> {
-    let wanted = if is_time(test) { MEDIAN } else { RATE };
+/// Returns the microseconds, or the messages each second, from what the client printed.
+pub(super) fn figure(test: &str, statistic: Statistic, printed: &str) -> Result<f64> {
+    let wanted = match statistic.rank() {
+        Some(rank) if is_time(test) => format!("{rank}_percentile_lat"),
+        _ => RATE.to_owned(),
+    };
     let found = || -> Option<f64> {
         let mut lines = printed
             .lines()
@@ -60,7 +66,7 @@ pub(super) fn figure(test: &str, printed: &str) -> Result<f64> {
         let column = lines.next()?.split(',').position(|name| name == wanted)?;
         // What is printed last is of the whole run.
         let figure: f64 = lines.last()?.split(',').nth(column)?.trim().parse().ok()?;
-        (figure.is_finite() && figure > 0.0).then_some(figure)
+        statistic.accepted(figure)
     };
     found().ok_or_else(|| Error::Program {
         program: format!("{PROGRAM} {test}"),
@@ -77,21 +83,37 @@ iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,over
 200000,0.020,0.023,0.024,337.59,337.59,44248381,44248380
 ";
 
+    fn typical(test: &str, printed: &str) -> Result<f64> {
+        figure(test, Statistic::Typical, printed)
+    }
+
     #[test]
     fn its_lines_are_read() {
-        assert_eq!(figure("tag_lat", PRINTED).unwrap(), 0.020);
-        assert_eq!(figure("ucp_put_bw", PRINTED).unwrap(), 44_248_380.0);
-        assert_eq!(figure("ucp_fadd", PRINTED).unwrap(), 44_248_380.0);
+        assert_eq!(typical("tag_lat", PRINTED).unwrap(), 0.020);
+        assert_eq!(typical("ucp_put_bw", PRINTED).unwrap(), 44_248_380.0);
+        assert_eq!(typical("ucp_fadd", PRINTED).unwrap(), 44_248_380.0);
+    }
+
+    #[test]
+    fn percentiles_are_asked_for_and_read() {
+        let words = client_words("tag_lat", 8, 1000, Statistic::P99_9);
+        assert!(words.ends_with(&["-R".into(), "99.9".into()]), "{words:?}");
+        let words = client_words("tag_bw", 8, 1000, Statistic::Typical);
+        assert!(!words.contains(&"-R".into()), "{words:?}");
+        let printed = PRINTED.replace("50.0_percentile", "99.0_percentile");
+        let read = |statistic| figure("tag_lat", statistic, &printed);
+        assert_eq!(read(Statistic::P99).unwrap(), 0.020);
+        assert!(read(Statistic::Typical).is_err());
     }
 
     #[test]
     fn what_is_no_result_is_shown() {
-        let error = figure("tag_lat", "[1] ucx ERROR no transport\n").unwrap_err();
+        let error = typical("tag_lat", "[1] ucx ERROR no transport\n").unwrap_err();
         assert!(error.to_string().contains("no transport"), "{error}");
         let unknown = PRINTED.replace("0.020", "nan");
-        assert!(figure("tag_lat", &unknown).is_err());
+        assert!(typical("tag_lat", &unknown).is_err());
         let header = PRINTED.lines().next().unwrap();
-        assert!(figure("tag_lat", header).is_err());
+        assert!(typical("tag_lat", header).is_err());
     }
 
     #[test]

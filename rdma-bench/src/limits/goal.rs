@@ -1,0 +1,122 @@
+//! What a row must reach, and the verdict.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::interval::Interval;
+/// The most or the least that a number may be.
+pub use crate::compare::Goal as Bound;
+
+/// What is judged of a figure and its yardstick.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Goal {
+    /// The figure divided by the yardstick.
+    Ratio(Bound),
+    /// The figure minus the yardstick, in microseconds.
+    Difference(Bound),
+    /// The figure alone: in microseconds, per second, or a count.
+    Value(Bound),
+}
+
+impl Goal {
+    /// Returns what is judged: the ratio, the difference or the figure. `None` where there is no
+    /// yardstick to a ratio or a difference, or the yardstick of a ratio is 0.
+    pub fn judged(self, figure: f64, yardstick: Option<f64>) -> Option<f64> {
+        let number = match self {
+            Self::Ratio(_) => figure / yardstick?,
+            Self::Difference(_) => figure - yardstick?,
+            Self::Value(_) => figure,
+        };
+        number.is_finite().then_some(number)
+    }
+
+    /// Returns the most or the least that is allowed.
+    pub fn bound(self) -> Bound {
+        match self {
+            Self::Ratio(bound) | Self::Difference(bound) | Self::Value(bound) => bound,
+        }
+    }
+
+    /// Returns the verdict for the interval of what is judged.
+    pub fn verdict(self, interval: &Interval) -> Verdict {
+        let bound = self.bound();
+        match [interval.low, interval.high].map(|end| bound.is_met(end)) {
+            [true, true] => Verdict::Met,
+            [false, false] => Verdict::Missed,
+            _ => Verdict::Undecided,
+        }
+    }
+
+    /// Returns the name of what is judged.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Ratio(_) => "ratio",
+            Self::Difference(_) => "difference",
+            Self::Value(_) => "value",
+        }
+    }
+
+    /// Returns the goal as a part of a document.
+    pub(super) fn document(self) -> Value {
+        match self.bound() {
+            Bound::AtMost(most) => json!({"of": self.name(), "at_most": most}),
+            Bound::AtLeast(least) => json!({"of": self.name(), "at_least": least}),
+        }
+    }
+}
+
+/// What the pairs of a row say about its goal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The whole interval is on the right side of the goal.
+    Met,
+    /// The whole interval is on the wrong side.
+    Missed,
+    /// The goal is within the interval.
+    Undecided,
+}
+
+impl Verdict {
+    /// Returns the word for tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "missed",
+            Self::Undecided => "undecided",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(goal: Goal, low: f64, high: f64) -> Verdict {
+        let median = (low + high) / 2.0;
+        goal.verdict(&Interval { median, low, high })
+    }
+
+    #[test]
+    fn the_whole_interval_must_be_on_one_side() {
+        let at_least = Goal::Ratio(Bound::AtLeast(0.9));
+        assert_eq!(verdict(at_least, 0.9, 1.0), Verdict::Met);
+        assert_eq!(verdict(at_least, 0.89, 1.0), Verdict::Undecided);
+        assert_eq!(verdict(at_least, 0.8, 0.89), Verdict::Missed);
+        let at_most = Goal::Difference(Bound::AtMost(0.2));
+        assert_eq!(verdict(at_most, -0.1, 0.2), Verdict::Met);
+        assert_eq!(verdict(at_most, 0.1, 0.21), Verdict::Undecided);
+        assert_eq!(verdict(at_most, 0.21, 0.4), Verdict::Missed);
+    }
+
+    #[test]
+    fn each_kind_judges_its_own_number() {
+        let bound = Bound::AtMost(1.0);
+        let (ratio, difference) = (Goal::Ratio(bound), Goal::Difference(bound));
+        assert_eq!(ratio.judged(3.0, Some(2.0)), Some(1.5));
+        assert_eq!(difference.judged(3.0, Some(2.0)), Some(1.0));
+        assert_eq!(Goal::Value(bound).judged(3.0, None), Some(3.0));
+        assert_eq!(ratio.judged(3.0, Some(0.0)), None);
+        assert_eq!(difference.judged(3.0, None), None);
+    }
+}

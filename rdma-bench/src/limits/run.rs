@@ -1,0 +1,226 @@
+//! A test of an RDMA device by `rdma-bench` or perftest.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::judge::Networks;
+use super::row::Quantity;
+use super::statistic::Statistic;
+use crate::compare::Case;
+use crate::compare::ends::{free_port, run_with_servers};
+use crate::compare::program::{Network, Program, columns};
+use crate::compare::run::Scratch;
+use crate::error::{Error, Result};
+use crate::test::{Metric, Test, Verb};
+
+/// How long a run may take.
+pub(super) const LIMIT: Duration = Duration::from_secs(180);
+
+/// A test with its options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    verb: Verb,
+    metric: Metric,
+    size: usize,
+    path: Path,
+    mtu: Option<usize>,
+    words: &'static [&'static str],
+    servers: usize,
+}
+
+/// The way that messages take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// The one that softroce chooses between two processes of a machine.
+    Chosen,
+    /// Softroce's, through UDP.
+    Udp,
+    /// That of the kernel's device.
+    Kernel,
+}
+
+impl Path {
+    /// What makes softroce take its UDP path.
+    const UDP: &'static str = "SOFTROCE_PATH=udp";
+
+    /// Returns the words in front of those of the program.
+    fn words(self) -> &'static [&'static str] {
+        match self {
+            Self::Chosen => &[],
+            Self::Udp => &["env", Self::UDP],
+            // The real library alone.
+            Self::Kernel => &["env", "-u", "LD_PRELOAD"],
+        }
+    }
+}
+
+/// What a program measured.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Reading {
+    /// The number that was asked for: microseconds, messages each second, or a count.
+    pub(super) figure: f64,
+    /// What the program wrote or printed.
+    pub(super) document: Value,
+}
+
+impl Run {
+    /// A test with messages of a size.
+    pub const fn new(verb: Verb, metric: Metric, size: usize) -> Self {
+        Self {
+            verb,
+            metric,
+            size,
+            path: Path::Chosen,
+            mtu: None,
+            words: &[],
+            servers: 1,
+        }
+    }
+
+    /// The same on another path.
+    pub const fn by(self, path: Path) -> Self {
+        Self { path, ..self }
+    }
+
+    /// The same with another MTU than the port's.
+    pub const fn mtu(self, bytes: usize) -> Self {
+        let mtu = Some(bytes);
+        Self { mtu, ..self }
+    }
+
+    /// The same with more options.
+    pub const fn with(self, words: &'static [&'static str]) -> Self {
+        Self { words, ..self }
+    }
+
+    /// The same with so many servers.
+    pub const fn servers(self, servers: usize) -> Self {
+        Self { servers, ..self }
+    }
+
+    /// Returns whether the test is one of calls, which rdma-rpc alone has.
+    pub fn is_echo(self) -> bool {
+        self.verb == Verb::Echo
+    }
+
+    /// Returns what the test measures.
+    pub(super) const fn quantity(self) -> Quantity {
+        match self.metric {
+            Metric::Latency => Quantity::Time,
+            Metric::Bandwidth => Quantity::Rate,
+        }
+    }
+
+    /// Returns the least and the greatest number of messages that are worth a run.
+    pub(super) fn counts(self) -> (usize, usize) {
+        match (self.metric, self.size) {
+            (Metric::Latency, _) => (1000, 200_000),
+            (Metric::Bandwidth, 0..=8192) => (5000, 20_000_000),
+            (Metric::Bandwidth, _) => (200, 200_000),
+        }
+    }
+
+    /// Returns how often the time that a latency test tells passes for one message.
+    pub(super) fn times_per_message(self) -> f64 {
+        match self.verb {
+            // Half of a round trip.
+            Verb::Send | Verb::Write => 2.0,
+            _ => 1.0,
+        }
+    }
+
+    /// Runs the test with `program` and so many messages.
+    pub(super) fn measure(
+        self,
+        program: &Program,
+        networks: &Networks,
+        count: usize,
+        statistic: Statistic,
+    ) -> Result<Reading> {
+        let case = self.case(count);
+        let mut network = self.network(networks)?.clone();
+        network.mtu = self.mtu.unwrap_or(network.mtu);
+        let mut servers = Vec::new();
+        for _ in 0..self.servers {
+            let port = free_port()?;
+            let mut words: Vec<OsString> = self.path.words().iter().map(OsString::from).collect();
+            words.extend(program.words(&case, &network, port));
+            words.extend(self.words.iter().map(OsString::from));
+            servers.push((words, port));
+        }
+        let file = Scratch::new(servers[0].1);
+        let mut client = [servers[0].0.clone(), program.client_words(&file.0)].concat();
+        if let [_, further @ ..] = &*servers
+            && !further.is_empty()
+        {
+            let ports: Vec<_> = further.iter().map(|(_, port)| port.to_string()).collect();
+            client.extend(["--also".into(), ports.join(",").into()]);
+        }
+        let name = program.name(&case);
+        let printed = run_with_servers(&servers, &client, &name, LIMIT)?;
+        let reading = program.read(&case, &printed, &file.0)?;
+        let figure = match (statistic, &reading.document) {
+            (Statistic::Typical, _) => Some(reading.figure),
+            (_, Some(document)) => statistic.in_document(document),
+            (_, None) => columns(&case, &printed).and_then(|all| statistic.in_columns(&all)),
+        };
+        let figure = figure.ok_or_else(|| Error::Program {
+            program: name,
+            reason: format!("no {statistic} in what it wrote"),
+        })?;
+        let document = reading.document;
+        Ok(Reading {
+            figure,
+            document: document.map_or(Value::String(printed), without_samples),
+        })
+    }
+
+    fn case(self, iterations: usize) -> Case {
+        Case {
+            test: Test {
+                verb: self.verb,
+                metric: self.metric,
+            },
+            size: self.size,
+            iterations,
+        }
+    }
+
+    fn network<'n>(&self, networks: &'n Networks) -> Result<&'n Network> {
+        match self.path {
+            Path::Chosen | Path::Udp => Ok(&networks.softroce),
+            Path::Kernel => networks.kernel.as_ref().ok_or_else(|| Error::Program {
+                program: "rxe".into(),
+                reason: "this machine has no device of the kernel's Soft-RoCE".into(),
+            }),
+        }
+    }
+}
+
+/// Returns a document of `rdma-bench` without the samples of latencies, of which there are many.
+fn without_samples(mut document: Value) -> Value {
+    if let Some(results) = document["results"].as_object_mut() {
+        results.remove("samples");
+    }
+    document
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} -s {}", self.case(0).test, self.size)?;
+        for word in self.words {
+            write!(f, " {word}")?;
+        }
+        if let Some(mtu) = self.mtu {
+            write!(f, " -m {mtu}")?;
+        }
+        match self.path {
+            Path::Chosen => Ok(()),
+            Path::Udp => write!(f, " ({})", Path::UDP),
+            Path::Kernel => write!(f, " (rxe)"),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Where rows are measured, and which of them a name asks for.
+
+use std::fmt;
+
+use super::row::Row;
+use super::rows::{GUEST, HOST};
+
+/// A machine on which rows are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The machine itself.
+    Host,
+    /// The virtual machine, which has the kernel's device.
+    Guest,
+}
+
+impl Place {
+    /// Every place.
+    pub const ALL: [Self; 2] = [Self::Host, Self::Guest];
+
+    /// Returns the rows that are measured there.
+    pub fn rows(self) -> &'static [Row] {
+        match self {
+            Self::Host => HOST,
+            Self::Guest => GUEST,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Guest => "guest",
+        })
+    }
+}
+
+/// A name that no row has.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no row is called {name:?}; the rows are {}; G8 is short for G8a, G8b and so on, and G for every row of the letter",
+    ids()
+)]
+pub struct UnknownRow {
+    /// The name.
+    pub name: String,
+}
+
+/// Returns the rows called `name`, or all, each with its place.
+///
+/// # Errors
+///
+/// [`UnknownRow`] when no row is called so.
+pub fn select(name: Option<&str>) -> Result<Vec<(Place, &'static Row)>, UnknownRow> {
+    let is_called = |row: &Row| name.is_none_or(|name| row.is_called(name));
+    let found: Vec<_> = all().filter(|(_, row)| is_called(row)).collect();
+    match name {
+        Some(name) if found.is_empty() => Err(UnknownRow { name: name.into() }),
+        _ => Ok(found),
+    }
+}
+
+/// Returns one line for each row: its name, its place, and what it is about.
+pub fn listing(rows: &[(Place, &Row)]) -> String {
+    let line = |(place, row): &(Place, &Row)| {
+        let (id, what) = (row.id, row.what);
+        format!(
+            "{id:<6}{:<7}{what}: {}\n",
+            place.to_string(),
+            row.goal_in_words()
+        )
+    };
+    rows.iter().map(line).collect()
+}
+
+fn all() -> impl Iterator<Item = (Place, &'static Row)> {
+    Place::ALL
+        .into_iter()
+        .flat_map(|place| place.rows().iter().map(move |row| (place, row)))
+}
+
+fn ids() -> String {
+    let ids: Vec<_> = all().map(|(_, row)| row.id).collect();
+    ids.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(name: &str) -> usize {
+        select(Some(name)).map_or(0, |rows| rows.len())
+    }
+
+    #[test]
+    fn names_select_rows_of_both_places() {
+        assert_eq!((count("G1"), count("G8"), count("g8c")), (1, 4, 1));
+        assert_eq!((count("G12"), count("G11"), count("g11d")), (6, 6, 1));
+        assert_eq!(count("g"), select(None).unwrap().len());
+        let places: Vec<_> = select(Some("G11"))
+            .unwrap()
+            .iter()
+            .map(|(p, _)| *p)
+            .collect();
+        assert_eq!(places, [Place::Guest; 6]);
+    }
+
+    #[test]
+    fn a_name_without_rows_is_answered_with_the_valid_names() {
+        for name in ["X9", "G99", "8", ""] {
+            let error = select(Some(name)).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("G1, G2a"), "{error}");
+            assert!(error.contains("G11f"), "{error}");
+        }
+    }
+
+    #[test]
+    fn lists_have_name_place_and_subject() {
+        let mut rows = select(Some("G3")).unwrap();
+        rows.extend(select(Some("G11d")).unwrap());
+        assert_eq!(
+            listing(&rows),
+            "\
+G3    host   write_lat 8 B, our memory / UCX put_lat: ratio at most 2.00
+G11d  guest  ib_send_lat 8 B / the same on rxe: ratio at most 0.50
+"
+        );
+    }
+}

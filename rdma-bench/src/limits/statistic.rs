@@ -1,0 +1,118 @@
+//! Which number of a run is taken.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// A number that a run of a [`Source`](super::Source) gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Statistic {
+    /// The median of a latency, or the average of a rate.
+    #[default]
+    Typical,
+    /// The 99th percentile of a latency.
+    P99,
+    /// The 99.9th percentile of a latency.
+    P99_9,
+    /// A number of the JSON document that the program writes, at this JSON pointer
+    /// (`/results/n_iterations`).
+    Counter(&'static str),
+}
+
+impl Statistic {
+    /// Returns the percentile rank, of a number that is a percentile of a latency.
+    pub(super) fn rank(self) -> Option<&'static str> {
+        match self {
+            Self::Typical => Some("50.0"),
+            Self::P99 => Some("99.0"),
+            Self::P99_9 => Some("99.9"),
+            Self::Counter(_) => None,
+        }
+    }
+
+    /// Returns the number out of a document: the typical one out of `yardstick`'s, the percentiles
+    /// out of `rdma-bench`'s, a counter out of either.
+    pub(super) fn in_document(self, document: &Value) -> Option<f64> {
+        let results = &document["results"];
+        let number = match self {
+            Self::Typical => &document["figure"],
+            Self::P99 => &results["percentile_99"],
+            Self::P99_9 => &results["percentile_99.9"],
+            Self::Counter(pointer) => document.pointer(pointer)?,
+        };
+        self.accepted(number.as_f64()?)
+    }
+
+    /// Returns the number out of perftest's columns of a latency.
+    pub(super) fn in_columns(self, columns: &[f64]) -> Option<f64> {
+        let column = match self {
+            Self::Typical => 4,
+            Self::P99 => 7,
+            Self::P99_9 => 8,
+            Self::Counter(_) => return None,
+        };
+        self.accepted(*columns.get(column)?)
+    }
+
+    /// Returns the number if it is one: a time or a rate is positive, a count may be 0.
+    pub(super) fn accepted(self, number: f64) -> Option<f64> {
+        let least = match self {
+            Self::Counter(_) => 0.0,
+            _ => f64::MIN_POSITIVE,
+        };
+        (number.is_finite() && number >= least).then_some(number)
+    }
+}
+
+impl fmt::Display for Statistic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Typical => "typical",
+            Self::P99 => "p99",
+            Self::P99_9 => "p99.9",
+            Self::Counter(pointer) => pointer,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const ALLOCATIONS: Statistic = Statistic::Counter("/counters/allocations");
+
+    #[test]
+    fn percentiles_and_counters_are_read_from_documents() {
+        let document = json!({
+            "results": {"t_typical": 1.0, "percentile_99": 2.0, "percentile_99.9": 3.0},
+            "counters": {"allocations": 0, "name": "none"},
+        });
+        assert_eq!(Statistic::P99.in_document(&document), Some(2.0));
+        assert_eq!(Statistic::P99_9.in_document(&document), Some(3.0));
+        assert_eq!(ALLOCATIONS.in_document(&document), Some(0.0));
+        for absent in ["/counters/calls", "/counters/name", "counters"] {
+            assert_eq!(Statistic::Counter(absent).in_document(&document), None);
+        }
+        assert_eq!(Statistic::P99.in_document(&json!({"results": []})), None);
+    }
+
+    #[test]
+    fn percentiles_are_read_from_perftests_columns() {
+        let columns = [8.0, 200.0, 9.78, 247.11, 10.10, 12.48, 11.83, 159.45, 247.2];
+        assert_eq!(Statistic::Typical.in_columns(&columns), Some(10.10));
+        assert_eq!(Statistic::P99.in_columns(&columns), Some(159.45));
+        assert_eq!(Statistic::P99_9.in_columns(&columns), Some(247.2));
+        assert_eq!(Statistic::P99.in_columns(&columns[..5]), None);
+        assert_eq!(ALLOCATIONS.in_columns(&columns), None);
+    }
+
+    #[test]
+    fn times_are_positive_numbers() {
+        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(Statistic::P99.accepted(wrong), None);
+        }
+        assert_eq!(ALLOCATIONS.accepted(-1.0), None);
+    }
+}

@@ -1,0 +1,121 @@
+//! What a whole run found, and how it ends.
+
+use std::fmt;
+
+use super::goal::Verdict;
+use super::row::Row;
+
+/// How every row of a run came out.
+#[derive(Debug, Default)]
+pub struct Summary {
+    outcomes: Vec<(Row, Outcome)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// Judged, or measured by too few pairs for a verdict.
+    Measured(Option<Verdict>),
+    NotMeasured,
+}
+
+impl Summary {
+    /// Adds a row that was measured, with its verdict if there is one.
+    pub fn measured(&mut self, row: &Row, verdict: Option<Verdict>) {
+        self.outcomes.push((*row, Outcome::Measured(verdict)));
+    }
+
+    /// Adds a row that could not be measured.
+    pub fn not_measured(&mut self, row: &Row) {
+        self.outcomes.push((*row, Outcome::NotMeasured));
+    }
+
+    /// Returns whether every row was measured and none missed its goal.
+    pub fn is_success(&self) -> bool {
+        let failures = [
+            Outcome::Measured(Some(Verdict::Missed)),
+            Outcome::NotMeasured,
+        ];
+        failures.iter().all(|failure| self.count(*failure) == 0)
+    }
+
+    fn count(&self, wanted: Outcome) -> usize {
+        let outcomes = self.outcomes.iter();
+        outcomes.filter(|(_, outcome)| *outcome == wanted).count()
+    }
+}
+
+impl fmt::Display for Summary {
+    /// Writes how many rows came out how, and the commands that repeat those which did not meet their
+    /// goals.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let not_measured = self.count(Outcome::NotMeasured);
+        let without_verdict = self.count(Outcome::Measured(None));
+        write!(f, "rows: {}", self.outcomes.len())?;
+        if without_verdict > 0 {
+            write!(f, ", measured {without_verdict}")?;
+        } else {
+            for verdict in [Verdict::Met, Verdict::Missed, Verdict::Undecided] {
+                let count = self.count(Outcome::Measured(Some(verdict)));
+                write!(f, ", {} {count}", verdict.word())?;
+            }
+        }
+        writeln!(f, ", not measured {not_measured}")?;
+        if without_verdict > 0 {
+            writeln!(
+                f,
+                "so few pairs say little: a run without --quick gives verdicts"
+            )?;
+        }
+        for (row, outcome) in &self.outcomes {
+            if !matches!(outcome, Outcome::Measured(Some(Verdict::Met) | None)) {
+                writeln!(f, "{:<6}again alone: {}", row.id, row.command())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outcome::tests::row;
+    use super::*;
+
+    fn summary(verdicts: &[Option<Verdict>]) -> Summary {
+        let mut summary = Summary::default();
+        for verdict in verdicts {
+            summary.measured(&row("G3"), *verdict);
+        }
+        summary
+    }
+
+    #[test]
+    fn undecided_rows_do_not_fail_a_run() {
+        let (met, missed) = (Some(Verdict::Met), Some(Verdict::Missed));
+        assert!(summary(&[met, Some(Verdict::Undecided)]).is_success());
+        assert!(!summary(&[met, missed]).is_success());
+        assert!(summary(&[None]).is_success());
+        let mut broken = summary(&[met]);
+        broken.not_measured(&row("G1"));
+        assert!(!broken.is_success());
+    }
+
+    #[test]
+    fn rows_are_counted_and_those_without_success_are_named() {
+        let mut all = summary(&[Some(Verdict::Met), Some(Verdict::Undecided)]);
+        all.not_measured(&row("G1"));
+        assert_eq!(
+            all.to_string(),
+            "\
+rows: 3, met 1, missed 0, undecided 1, not measured 1
+G3    again alone: cargo xtask bench --device softroce --only G3
+G1    again alone: cargo xtask bench --device softroce --only G1
+"
+        );
+        let quick = summary(&[None, None]).to_string();
+        assert!(
+            quick.starts_with("rows: 2, measured 2, not measured 0\n"),
+            "{quick}"
+        );
+        assert!(!quick.contains("again alone"), "{quick}");
+    }
+}

@@ -2,10 +2,11 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use xshell::Shell;
 
 use crate::cargo::{self, Executable, Kind};
@@ -19,8 +20,6 @@ const PACKAGE: &str = "rdma-bench";
 const VERBS: &str = "verbs";
 /// What compares softroce with what the machine does without it.
 const LIMITS: &str = "limits";
-/// The goal whose rows are about the kernel's device in the guest.
-const IN_GUEST: &str = "G11";
 /// The kernel's device there.
 const KERNELS: &str = "rxe_0";
 /// Emulated, a checksum by this instruction takes longer than by a table, as the kernel's does.
@@ -64,11 +63,7 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
     };
     let begin = SystemTime::now();
     let mut status = 0;
-    let parts = Part::wanted(&choice);
-    ensure!(
-        !parts.is_empty(),
-        "only softroce is measured against what the machine does without it"
-    );
+    let parts = Part::wanted(&choice, |name| bench.parts_of_rows(name))?;
     for part in parts {
         let ended = match part {
             Part::Limits => bench.limits()?,
@@ -103,29 +98,55 @@ enum Part {
 }
 
 impl Part {
-    fn wanted(choice: &Choice) -> Vec<Self> {
-        let row = choice.only.as_deref().filter(|name| is_row(name));
+    /// Returns what `choice` asks for. `of_rows` tells the parts to which the rows of a name belong.
+    fn wanted(
+        choice: &Choice,
+        of_rows: impl FnOnce(&str) -> anyhow::Result<Vec<Self>>,
+    ) -> anyhow::Result<Vec<Self>> {
         if !choice.arguments.is_empty() {
-            return vec![Self::Verbs];
+            return Ok(vec![Self::Verbs]);
         }
-        match (row, choice.device == Target::Softroce) {
-            (Some(_), false) => Vec::new(),
-            (Some(name), true) if name.to_ascii_uppercase().starts_with(IN_GUEST) => {
-                vec![Self::LimitsInGuest]
+        let is_softroce = choice.device == Target::Softroce;
+        match choice.only.as_deref() {
+            Some(name) if is_row(name) => {
+                ensure!(
+                    is_softroce,
+                    "{name} is a row of the judge, which needs `--device softroce`"
+                );
+                of_rows(name)
             }
-            (Some(_), true) => vec![Self::Limits],
-            (None, true) if choice.only.is_none() => {
-                vec![Self::Limits, Self::LimitsInGuest, Self::Verbs]
-            }
-            (None, _) => vec![Self::Verbs],
+            None if is_softroce => Ok(vec![Self::Limits, Self::LimitsInGuest, Self::Verbs]),
+            _ => Ok(vec![Self::Verbs]),
         }
+    }
+
+    /// Returns the parts to which the rows of `listing` belong: the benchmark's list of rows, a line
+    /// for each, with the row's name and its place.
+    fn of_listing(listing: &str) -> anyhow::Result<Vec<Self>> {
+        let mut parts = Vec::new();
+        for line in listing.lines() {
+            let part = match line.split_whitespace().nth(1) {
+                Some("host") => Self::Limits,
+                Some("guest") => Self::LimitsInGuest,
+                _ => bail!("a row without a place: {line}"),
+            };
+            if !parts.contains(&part) {
+                parts.push(part);
+            }
+        }
+        Ok(parts)
     }
 }
 
-/// Whether it is the name of a goal or of a row: `G8`, `G8a`.
+/// Returns whether `name` has the form of a row's name (`G8a`), or of the names of several: a goal
+/// (`G8`) or a letter (`G`).
 fn is_row(name: &str) -> bool {
-    let number = name.strip_prefix(['G', 'g']);
-    number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()))
+    let Some(rest) = name.strip_prefix(|c: char| c.is_ascii_alphabetic()) else {
+        return false;
+    };
+    let suffix = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    let has_number = suffix.len() < rest.len();
+    rest.is_empty() || has_number && suffix.chars().all(|c| c.is_ascii_alphabetic())
 }
 
 /// The benchmarks, built.
@@ -182,6 +203,20 @@ impl Bench<'_> {
         }
     }
 
+    /// Returns the parts to which the rows called `name` belong, as the built benchmark lists them.
+    fn parts_of_rows(&self, name: &str) -> anyhow::Result<Vec<Part>> {
+        let benchmark = self.benchmark(LIMITS)?;
+        let listed = Command::new(&benchmark.path)
+            .args(["--list", "--only", name])
+            .envs(cargo::environment_of(benchmark, &self.built))
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("starting {}", benchmark.path.display()))?;
+        let complaint = String::from_utf8_lossy(&listed.stderr);
+        ensure!(listed.status.success(), "{}", complaint.trim());
+        Part::of_listing(&String::from_utf8_lossy(&listed.stdout))
+    }
+
     fn benchmark(&self, target: &str) -> anyhow::Result<&Executable> {
         let mut built = self.built.iter();
         built
@@ -234,35 +269,63 @@ mod tests {
     use std::fs;
     use std::time::{Duration, SystemTime};
 
-    use super::{Choice, Part, Target, has_written_since};
+    use super::{Choice, Part, Target, has_written_since, is_row};
 
-    fn parts(device: Target, only: Option<&str>, arguments: &[&str]) -> Vec<Part> {
-        Part::wanted(&Choice {
+    /// What is run for `only`, where the benchmark would list its rows so.
+    fn parts(
+        device: Target,
+        (only, listing): (Option<&str>, &str),
+        arguments: &[&str],
+    ) -> anyhow::Result<Vec<Part>> {
+        let choice = Choice {
             quick: true,
             only: only.map(str::to_owned),
             device,
             limit: None,
             arguments: arguments.iter().map(Into::into).collect(),
+        };
+        Part::wanted(&choice, |name| {
+            assert_eq!(Some(name), only);
+            Part::of_listing(listing)
         })
     }
 
     #[test]
     fn softroce_is_measured_against_the_machine() {
-        let all = [Part::Limits, Part::LimitsInGuest, Part::Verbs];
-        assert_eq!(parts(Target::Softroce, None, &[]), all);
-        assert_eq!(parts(Target::Rxe, None, &[]), [Part::Verbs]);
-        assert_eq!(parts(Target::Softroce, None, &["--judged"]), [Part::Verbs]);
+        let all = |device, arguments: &[&str]| parts(device, (None, ""), arguments).unwrap();
+        let every = [Part::Limits, Part::LimitsInGuest, Part::Verbs];
+        assert_eq!(all(Target::Softroce, &[]), every);
+        assert_eq!(all(Target::Rxe, &[]), [Part::Verbs]);
+        assert_eq!(all(Target::Softroce, &["--judged"]), [Part::Verbs]);
     }
 
     #[test]
-    fn one_row_is_measured_alone_and_where_it_belongs() {
-        let only = |name| parts(Target::Softroce, Some(name), &[]);
-        assert_eq!(only("G3"), [Part::Limits]);
-        assert_eq!(only("g8a"), [Part::Limits]);
-        assert_eq!(only("G1"), [Part::Limits]);
-        assert_eq!(only("G11b"), [Part::LimitsInGuest]);
-        assert_eq!(only("send_lat_8"), [Part::Verbs]);
-        assert!(parts(Target::Rxe, Some("G3"), &[]).is_empty());
+    fn rows_are_measured_where_they_belong() {
+        let host = "G3    host   write_lat 8 B\nG5    host   ib_send_lat\n";
+        let guest = "G11b  guest  ib_write_bw 64 KiB\n";
+        let only = |name, listing| parts(Target::Softroce, (Some(name), listing), &[]);
+        assert_eq!(only("G3", host).unwrap(), [Part::Limits]);
+        assert_eq!(only("G11b", guest).unwrap(), [Part::LimitsInGuest]);
+        let all = [host, guest].concat();
+        let both = [Part::Limits, Part::LimitsInGuest];
+        assert_eq!(only("G", &all).unwrap(), both);
+        assert!(only("G3", "G3 elsewhere").is_err());
+        assert_eq!(only("send_lat_8", "").unwrap(), [Part::Verbs]);
+        let refused = parts(Target::Rxe, (Some("E3"), host), &[]).unwrap_err();
+        assert!(
+            refused.to_string().contains("--device softroce"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn rows_have_a_letter_a_number_and_perhaps_a_suffix() {
+        for name in ["G", "e", "G13", "g8a", "E3", "X9", "G12ab"] {
+            assert!(is_row(name), "{name}");
+        }
+        for name in ["", "8", "send", "send_lat_8", "GG1", "G8_", "8a", "bw"] {
+            assert!(!is_row(name), "{name}");
+        }
     }
 
     #[test]

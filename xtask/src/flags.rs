@@ -68,8 +68,8 @@ xflags::xflags! {
         cmd bench {
             /// Few sizes and short runs, by which nothing is judged.
             optional --quick
-            /// Only the rows of this goal, as G8, or this row, as G8a; or else only the tests with this
-            /// in their names, as send_lat_8.
+            /// Only this row of the judge, as G8a, the rows of this goal, as G8, or of this letter, as
+            /// G; or else only the tests with this in their names, as send_lat_8.
             optional --only name: String
             /// Measure this device: `softroce`, `rxe`, or the name of one of this machine's.
             optional --device name: String

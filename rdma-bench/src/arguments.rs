@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use rdma_bench::report::{Listing, Style, Units};
-use rdma_bench::{Completion, Layer, Length, Metric, Plan, Settings, Spread, Test, Verb, session};
+use rdma_bench::{Completion, Layer, Length, Metric, Plan, Settings, Test, Verb, session};
 use rdma_core::Mtu;
 
 /// Measures RDMA between two processes, with perftest's flags and columns.
@@ -80,7 +80,7 @@ struct Options {
     /// Every power of two from 2 to 2^23 bytes.
     #[arg(short = 'a', long)]
     all: bool,
-    /// The number of messages.
+    /// The number of messages of each queue pair.
     #[arg(short = 'n', long = "iters", value_name = "N", default_value_t = 1000)]
     iterations: usize,
     /// Measure for so many seconds instead.
@@ -98,13 +98,13 @@ struct Options {
     /// So many requests of a bandwidth test are handed to the device together (core).
     #[arg(short = 'l', long = "post_list", value_name = "N", default_value_t = 1)]
     post_list: usize,
-    /// Write over so many queue pairs, to the places of their memory in turn (write_bw).
-    #[arg(short = 'q', long = "qp", value_name = "N")]
-    queue_pairs: Option<usize>,
-    /// Divide the memory of either end into so many regions (write_bw).
+    /// The number of queue pairs, each with its own messages (core, bandwidth).
+    #[arg(short = 'q', long = "qp", value_name = "N", default_value_t = 1)]
+    queue_pairs: usize,
+    /// Write to 10,000 places of memory in turn, in so many regions (core, write_bw).
     #[arg(long, value_name = "N")]
     regions: Option<usize>,
-    /// Write to the servers on these ports of HOST as well (write_bw).
+    /// Write to the servers on these ports of HOST as well (core, write_bw).
     #[arg(long, value_name = "PORT,...", value_delimiter = ',')]
     also: Vec<u16>,
     /// Up to how many bytes are sent inline [perftest's for the device].
@@ -280,20 +280,16 @@ impl Options {
             None if test.verb == Verb::Echo => Layer::Rpc,
             None => Layer::Core,
         };
+        let length = match self.duration {
+            Some(seconds) => Length::Duration(Duration::from_secs(seconds)),
+            None => Length::Iterations(self.iterations),
+        };
         let plan = Plan {
             layer,
-            test,
-            sizes,
-            length: match self.duration {
-                Some(seconds) => Length::Duration(Duration::from_secs(seconds)),
-                None => Length::Iterations(self.iterations),
-            },
             mtu: self.mtu,
-            spread: (self.queue_pairs.is_some() || self.regions.is_some() || !self.also.is_empty())
-                .then(|| Spread {
-                    queue_pairs: self.queue_pairs.unwrap_or(1),
-                    regions: self.regions.unwrap_or(1),
-                }),
+            queue_pairs: self.queue_pairs,
+            regions: self.regions,
+            ..Plan::new(test, sizes, length)
         };
         let plan = plan.checked()?;
         let settings = Settings {
@@ -430,14 +426,14 @@ mod tests {
     fn lists_and_many_queue_pairs_are_for_bandwidth() {
         assert_eq!(request("send_bw -l 32").unwrap().settings.post_list, 32);
         let plain = request("write_bw").unwrap();
-        assert_eq!((plain.settings.post_list, plain.plan.spread), (1, None));
-        let many = request("write_bw -s 8 -q 4 --also 20001,20002").unwrap();
-        let spread = Spread {
-            queue_pairs: 4,
-            regions: 1,
-        };
-        assert_eq!(many.plan.spread, Some(spread));
+        assert_eq!((plain.settings.post_list, plain.plan.queue_pairs), (1, 1));
+        let many = request("write_bw -s 8 -q 4 --regions 7 --also 20001,20002").unwrap();
+        assert_eq!((many.plan.queue_pairs, many.plan.regions), (4, Some(7)));
         assert_eq!(many.settings.further_servers, [20001, 20002]);
+        assert_eq!(request("send_bw -q 4").unwrap().plan.queue_pairs, 4);
+        assert!(refusal("send_lat -q 2").contains("-q goes with the bandwidth"));
+        assert!(refusal("send_bw --also 20001").contains("--also goes with write_bw"));
+        assert!(refusal("send_bw --regions 2").contains("--regions goes with write_bw"));
         assert!(refusal("send_bw -l 200").contains("-l takes"));
         assert!(refusal("send_bw -l 2 --layer async").contains("--layer core"));
     }
@@ -463,7 +459,6 @@ mod tests {
     fn what_is_not_there_is_refused_by_name() {
         assert!(refusal("send_bw -b").contains("bidirectional"));
         assert!(refusal("send_lat -l 10").contains("-l takes"));
-        assert!(refusal("send_bw -q 2").contains("go with write_bw"));
         assert!(refusal("send_bw -c UD").contains("only RC"));
         assert!(refusal("send_lat -n 4").contains("at least 5"));
         assert!(refusal("write_lat -e").contains("-e goes with"));

@@ -7,6 +7,7 @@ use rdma_core::{ConnectOptions, Mtu};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::session::Role;
 use crate::test::{Metric, Test, Verb};
 
 /// The layer whose interface is measured.
@@ -80,35 +81,6 @@ impl fmt::Display for Length {
     }
 }
 
-/// One write test over many queue pairs and regions of memory.
-///
-/// The client writes to all of them in turn, with one thread and one completion queue. Whatever
-/// the number of regions, the messages go to the same [places](Self::PLACES), so that the memory
-/// that is touched is the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spread {
-    /// Queue pairs with each server.
-    pub queue_pairs: usize,
-    /// Regions of memory at each end.
-    pub regions: usize,
-}
-
-impl Spread {
-    /// How many places of a message's size there are in the regions of one end.
-    pub const PLACES: usize = 10_000;
-    /// The most queue pairs that are taken.
-    pub const MOST_QUEUE_PAIRS: usize = 4096;
-}
-
-impl Default for Spread {
-    fn default() -> Self {
-        Self {
-            queue_pairs: 1,
-            regions: 1,
-        }
-    }
-}
-
 /// What both ends must agree on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -122,13 +94,35 @@ pub struct Plan {
     pub length: Length,
     /// The path MTU; `None` is the smaller of the two ports' active ones.
     pub mtu: Option<Mtu>,
-    /// Over how many queue pairs and regions; `None` is the ordinary test, over one of each.
-    pub spread: Option<Spread>,
+    /// The number of queue pairs between a client and a server, all served by one thread and one
+    /// completion queue. Each does what [`length`](Self::length) says, as in perftest.
+    pub queue_pairs: usize,
+    /// The number of regions of memory at each end that writes go to in turn; `None` is a test
+    /// where each queue pair has memory of its own. Whatever the number of regions, the messages go
+    /// to the same number of [places](Self::PLACES), so that the memory that is touched is the same.
+    pub regions: Option<usize>,
 }
 
 impl Plan {
     /// The fewest iterations that make a result.
     pub const MIN_ITERATIONS: usize = 5;
+    /// The most queue pairs between two ends.
+    pub const MAX_QUEUE_PAIRS: usize = 4096;
+    /// The number of places of a message's size in the [regions](Self::regions) of one end.
+    pub const PLACES: usize = 10_000;
+
+    /// A test over rdma-core with perftest's defaults.
+    pub fn new(test: Test, sizes: Vec<usize>, length: Length) -> Self {
+        Self {
+            layer: Layer::Core,
+            test,
+            sizes,
+            length,
+            mtu: None,
+            queue_pairs: 1,
+            regions: None,
+        }
+    }
 
     /// The test's title, as perftest writes it, with what the layer makes of the test.
     pub fn title(&self) -> String {
@@ -145,7 +139,13 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Whether it can be measured.
+    /// Returns whether the program of the end `role` posts receives.
+    pub fn receives_at(&self, role: Role) -> bool {
+        let takes_part = self.test.metric == Metric::Latency || role == Role::Server;
+        takes_part && self.test.verb == Verb::Send
+    }
+
+    /// Returns the plan if it can be measured.
     ///
     /// # Errors
     ///
@@ -161,26 +161,20 @@ impl Plan {
         if self.test.verb.is_atomic() && self.sizes != [8] {
             return refuse("atomics have 8 bytes: leave -s and -a out".into());
         }
-        if let Some(Spread {
-            queue_pairs,
-            regions,
-        }) = self.spread
-        {
-            let writes = self.layer == Layer::Core
-                && self.test.verb == Verb::Write
-                && self.test.metric == Metric::Bandwidth;
-            let counted = self.length.iterations().is_some() && self.sizes.len() == 1;
-            if !writes || !counted {
-                return refuse("-q, --regions and --also go with write_bw, one -s and -n".into());
+        let core_bandwidth = self.layer == Layer::Core && self.test.metric == Metric::Bandwidth;
+        if !(1..=Self::MAX_QUEUE_PAIRS).contains(&self.queue_pairs) {
+            let most = Self::MAX_QUEUE_PAIRS;
+            return refuse(format!("-q takes 1 to {most} queue pairs"));
+        }
+        if self.queue_pairs > 1 && !core_bandwidth {
+            return refuse("-q goes with the bandwidth tests of --layer core".into());
+        }
+        if let Some(regions) = self.regions {
+            if !core_bandwidth || self.test.verb != Verb::Write || self.sizes.len() > 1 {
+                return refuse("--regions goes with write_bw of --layer core and one -s".into());
             }
-            if !(1..=Spread::MOST_QUEUE_PAIRS).contains(&queue_pairs) {
-                return refuse(format!(
-                    "-q takes 1 to {} queue pairs",
-                    Spread::MOST_QUEUE_PAIRS
-                ));
-            }
-            if !(1..=Spread::PLACES).contains(&regions) {
-                return refuse(format!("--regions takes 1 to {}", Spread::PLACES));
+            if !(1..=Self::PLACES).contains(&regions) {
+                return refuse(format!("--regions takes 1 to {}", Self::PLACES));
             }
         }
         match self.length {
@@ -210,11 +204,11 @@ impl Plan {
         };
         let test = |plan: &Self| format!("{} ({})", plan.test, plan.test.title());
         let mtu = |plan: &Self| plan.mtu.map_or("default".into(), |mtu| mtu.to_string());
-        let spread = |plan: &Self| match plan.spread {
-            None => "none".into(),
-            Some(spread) => format!("-q {} --regions {}", spread.queue_pairs, spread.regions),
+        let regions = |plan: &Self| {
+            plan.regions
+                .map_or("none".into(), |count| count.to_string())
         };
-        let compared: [(&'static str, String, String); 6] = [
+        let compared: [(&'static str, String, String); 7] = [
             ("layer", server.layer.to_string(), client.layer.to_string()),
             ("test", test(server), test(client)),
             ("size", sizes(server), sizes(client)),
@@ -224,7 +218,12 @@ impl Plan {
                 client.length.to_string(),
             ),
             ("MTU", mtu(server), mtu(client)),
-            ("spread", spread(server), spread(client)),
+            (
+                "number of queue pairs",
+                server.queue_pairs.to_string(),
+                client.queue_pairs.to_string(),
+            ),
+            ("number of regions", regions(server), regions(client)),
         ];
         for (what, server, client) in compared {
             if server != client {
@@ -257,8 +256,8 @@ pub struct Settings {
     pub cq_moderation: Option<usize>,
     /// How many requests of a bandwidth test are handed to the device together.
     pub post_list: usize,
-    /// The control ports of further servers on the server's host, which the client of a
-    /// [spread](Plan::spread) test writes to as well.
+    /// The control ports of further servers on the server's host, which the client of a write
+    /// test writes to as well.
     pub further_servers: Vec<u16>,
     /// Up to how many bytes are sent inline; `None` is perftest's default for the device.
     pub inline: Option<u32>,
@@ -336,14 +335,16 @@ impl Settings {
         limited(self.rx_depth, plan)
     }
 
-    /// One in how many requests is signaled.
+    /// One in how many requests of a queue pair is signaled. A queue pair with room for less than a
+    /// list has a signaled request among those that are outstanding.
     pub fn moderation(&self, plan: &Plan) -> usize {
         let default = match plan.sizes.as_slice() {
             [size] if *size > Self::MODERATED => 1,
             _ => 100,
         };
         let wanted = self.cq_moderation.unwrap_or(default);
-        wanted.clamp(1, self.depth(plan))
+        let depth = self.depth(plan);
+        wanted.clamp(1, depth - self.post_list.min(depth) + 1)
     }
 
     /// Whether to take a timestamp for each message.
@@ -378,14 +379,8 @@ mod tests {
     use super::*;
 
     fn plan(verb: Verb, metric: Metric, sizes: &[usize], iterations: usize) -> Plan {
-        Plan {
-            layer: Layer::Core,
-            test: Test { verb, metric },
-            sizes: sizes.to_vec(),
-            length: Length::Iterations(iterations),
-            mtu: None,
-            spread: None,
-        }
+        let test = Test { verb, metric };
+        Plan::new(test, sizes.to_vec(), Length::Iterations(iterations))
     }
 
     #[test]
@@ -401,6 +396,21 @@ mod tests {
         assert_eq!(settings.receives(&latency), 200);
         let all = plan(Verb::Write, Metric::Bandwidth, &[8, 65536], 1000);
         assert_eq!(shape(&all), (128, 100));
+    }
+
+    #[test]
+    fn a_queue_pair_without_room_for_a_list_has_a_signaled_request_outstanding() {
+        for post_list in [1, 7, 32, 33, 127, 128] {
+            let settings = Settings {
+                post_list,
+                ..Settings::default()
+            };
+            let plan = plan(Verb::Write, Metric::Bandwidth, &[8], 1000);
+            let (depth, moderation) = (settings.depth(&plan), settings.moderation(&plan));
+            // With one request more than this, a list would not fit.
+            let outstanding = depth - post_list + 1;
+            assert!((1..=outstanding).contains(&moderation), "-l {post_list}");
+        }
     }
 
     #[test]
@@ -427,22 +437,48 @@ mod tests {
     }
 
     #[test]
-    fn only_counted_writes_are_spread() {
-        let over = |verb, queue_pairs, regions| {
-            let spread = Some(Spread {
+    fn many_queue_pairs_are_for_bandwidth_over_rdma_core() {
+        let over = |verb, metric, layer, queue_pairs| {
+            let plan = plan(verb, metric, &[8], 1000);
+            Plan {
+                layer,
                 queue_pairs,
-                regions,
-            });
-            let plan = plan(verb, Metric::Bandwidth, &[8], 1000);
-            Plan { spread, ..plan }.checked()
+                ..plan
+            }
+            .checked()
         };
-        assert!(over(Verb::Write, 256, 10_000).is_ok());
-        assert!(over(Verb::Send, 256, 1).is_err());
-        assert!(over(Verb::Write, 0, 1).is_err());
-        assert!(over(Verb::Write, 1, 10_001).is_err());
-        let [one, other] = [1, 2].map(|count| over(Verb::Write, count, 1).unwrap());
+        for verb in [Verb::Send, Verb::Write, Verb::Read, Verb::FetchAndAdd] {
+            assert!(over(verb, Metric::Bandwidth, Layer::Core, 256).is_ok());
+            for (metric, layer) in [
+                (Metric::Latency, Layer::Core),
+                (Metric::Bandwidth, Layer::Async),
+            ] {
+                let refused = over(verb, metric, layer, 2).unwrap_err().to_string();
+                assert!(refused.contains("-q goes with the bandwidth"), "{refused}");
+            }
+        }
+        for count in [0, 4097] {
+            assert!(over(Verb::Send, Metric::Bandwidth, Layer::Core, count).is_err());
+        }
+        let [one, other] =
+            [1, 2].map(|count| over(Verb::Write, Metric::Bandwidth, Layer::Core, count).unwrap());
         let error = Plan::agree(&one, &other).unwrap_err().to_string();
-        assert!(error.contains("differ in spread: -q 1 "), "{error}");
+        let expected = "differ in number of queue pairs: 1 at the server, 2 at the client";
+        assert!(error.contains(expected), "{error}");
+    }
+
+    #[test]
+    fn regions_are_for_writes_of_one_size() {
+        let over = |verb, sizes: &[usize], regions| {
+            let regions = Some(regions);
+            let plan = plan(verb, Metric::Bandwidth, sizes, 1000);
+            Plan { regions, ..plan }.checked()
+        };
+        assert!(over(Verb::Write, &[8], 10_000).is_ok());
+        assert!(over(Verb::Write, &[8], 0).is_err());
+        assert!(over(Verb::Write, &[8], 10_001).is_err());
+        assert!(over(Verb::Write, &[8, 16], 2).is_err());
+        assert!(over(Verb::Send, &[8], 2).is_err());
     }
 
     #[test]

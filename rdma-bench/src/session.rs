@@ -108,9 +108,6 @@ fn measure(
     out: &mut dyn Write,
 ) -> Result<Value> {
     let mut connection: Box<dyn Measure> = match plan.layer {
-        Layer::Core if plan.spread.is_some() => {
-            Box::new(core::Spread::establish(role, plan, settings, control)?)
-        }
         Layer::Core => Box::new(core::Connection::establish(role, plan, settings, control)?),
         Layer::Async => {
             let connection = asynchronous::Connection::establish(role, plan, settings, control)?;
@@ -181,11 +178,11 @@ fn print(
     }
 }
 
-/// Whether this layer can run the test.
+/// Refuses settings that do not go with the test or its layer.
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] with what it cannot.
+/// [`Error::Unsupported`] with the first such setting.
 pub fn supported(plan: &Plan, settings: &Settings) -> Result<()> {
     let refuse = |reason: &str| Err(Error::Unsupported(reason.into()));
     let most = match plan.test.metric {
@@ -196,6 +193,12 @@ pub fn supported(plan: &Plan, settings: &Settings) -> Result<()> {
         return Err(Error::Unsupported(format!(
             "-l takes 1 to {most} here: a list fits into the send queue, and latency has none"
         )));
+    }
+    let core_writes = plan.layer == Layer::Core
+        && plan.test.verb == Verb::Write
+        && plan.test.metric == Metric::Bandwidth;
+    if !core_writes && !settings.further_servers.is_empty() {
+        return refuse("--also goes with write_bw of --layer core");
     }
     if plan.layer != Layer::Core {
         if settings.post_list != 1 {

@@ -174,6 +174,11 @@ fn latency(words: &str, size: f64, at_server: bool) {
 
 /// Runs a bandwidth test, checks what both ends say, and returns the client's peak.
 fn rates(words: &str, size: f64) -> f64 {
+    rates_over(words, size, 1.0)
+}
+
+/// Like [`rates`], with this number of queue pairs.
+fn rates_over(words: &str, size: f64, queue_pairs: f64) -> f64 {
     let ends = both(&format!("{words} -n 300"));
     for printed in &ends {
         let lines = figures(printed);
@@ -181,7 +186,7 @@ fn rates(words: &str, size: f64) -> f64 {
         let [bytes, count, peak, average, rate] = lines[0][..] else {
             panic!("{printed}");
         };
-        assert_eq!((bytes, count), (size, 300.0), "{printed}");
+        assert_eq!((bytes, count), (size, 300.0 * queue_pairs), "{printed}");
         let expected = rate * 1e6 * size / f64::from(1 << 20);
         // The rate has six digits behind the point, which are few where it is low.
         let rounding = 0.5 * size / f64::from(1 << 20);
@@ -247,13 +252,36 @@ fn lists_of_requests() {
 }
 
 #[test]
-fn many_queue_pairs_and_regions() {
-    assert_eq!(rates("write_bw -s 8 -q 5 -l 8", 8.0), 0.0);
-    assert_eq!(rates("write_bw -s 64 -q 2 --regions 300", 64.0), 0.0);
-    assert_eq!(
-        rates("write_bw -s 8 -q 1 --regions 7 -l 32 -t 32", 8.0),
-        0.0
-    );
+fn many_queue_pairs() {
+    for words in [
+        "send_bw -s 8 -q 4",
+        "send_bw -s 4096 -q 4 -r 16 -t 8 -e",
+        "write_bw -s 8 -q 4",
+        "write_bw -s 65536 -q 4 -t 16",
+        "read_bw -s 512 -q 4",
+    ] {
+        let size = words.split(' ').nth(2).unwrap().parse().unwrap();
+        rates_over(words, size, 4.0);
+    }
+    rates_over("atomic_bw -q 4", 8.0, 4.0);
+    rates_over("send_bw -s 8 -q 3 -l 7 -t 16 -Q 5", 8.0, 3.0);
+    rates_over("write_bw -s 8 -q 5 -l 33", 8.0, 5.0);
+}
+
+#[test]
+fn many_queue_pairs_for_a_certain_time() {
+    for word in ["send_bw", "write_bw"] {
+        let [server, client] = both(&format!("{word} -s 8 -q 4 -D 1"));
+        let counts = [&server, &client].map(|printed| figures(printed)[0][1]);
+        assert!(counts[0] > 4.0, "{word}: {server}");
+        assert_eq!(counts[0], counts[1], "{word}: {server}{client}");
+    }
+}
+
+#[test]
+fn many_regions() {
+    rates_over("write_bw -s 64 -q 2 --regions 300", 64.0, 2.0);
+    rates("write_bw -s 8 --regions 7 -l 32 -t 32", 8.0);
 }
 
 #[test]
@@ -271,7 +299,8 @@ fn many_servers() {
         let output = run.finish();
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{out}{err}");
-        assert_eq!(figures(&out)[0][..2], [8.0, 300.0], "{out}");
+        // 300 over each of two queue pairs with each of three servers.
+        assert_eq!(figures(&out)[0][..2], [8.0, 1800.0], "{out}");
     }
 }
 

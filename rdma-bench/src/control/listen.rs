@@ -139,21 +139,15 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::plan::{Layer, Length};
+    use crate::plan::Length;
     use crate::test::{Metric, Test, Verb};
 
     fn plan(size: usize) -> Plan {
-        Plan {
-            layer: Layer::Core,
-            test: Test {
-                verb: Verb::Send,
-                metric: Metric::Latency,
-            },
-            sizes: vec![size],
-            length: Length::Iterations(10),
-            mtu: None,
-            spread: None,
-        }
+        let test = Test {
+            verb: Verb::Send,
+            metric: Metric::Latency,
+        };
+        Plan::new(test, vec![size], Length::Iterations(10))
     }
 
     const WAIT: Duration = Duration::from_secs(5);

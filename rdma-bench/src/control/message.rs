@@ -27,7 +27,7 @@ pub enum Message {
 
 impl Message {
     /// The version that this crate speaks.
-    pub const VERSION: u32 = 1;
+    pub const VERSION: u32 = 2;
 
     pub(super) fn name(&self) -> &'static str {
         match self {

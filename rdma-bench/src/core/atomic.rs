@@ -29,12 +29,11 @@ pub(super) fn latency(connection: &Connection, control: &mut Control) -> Result<
     })
 }
 
-/// Atomics on one word.
+/// Atomics, each queue pair's on a word of its own.
 pub(super) fn bandwidth(connection: &Connection, control: &mut Control) -> Result<Measured> {
     let verb = connection.plan.test.verb;
-    let (_, remote) = connection.windows(SIZE)?;
-    let memory = connection.scratch(SIZE)?;
-    pump(connection, control, || {
-        request(verb, memory.clone(), remote)
+    let (memory, targets) = (connection.scratches(SIZE)?, connection.targets(SIZE)?);
+    pump(connection, control, |lane| {
+        request(verb, memory[lane].clone(), targets[lane])
     })
 }

@@ -1,47 +1,40 @@
-//! Two connected queue pairs, and the memory that peers reach.
+//! Connected queue pairs, and the memory that peers reach.
 
 use rdma_core::{
-    AccessFlags, AddressChoice, Buffer, Context, Endpoint, ExposedMemory, ProtectionDomain,
+    AccessFlags, AddressChoice, Buffer, Context, ExposedMemory, FrozenBuffer, ProtectionDomain,
     QueuePair, RemoteMemory,
 };
-use serde::{Deserialize, Serialize};
 
 use super::completions::Completions;
-use super::{atomic, read, send, write};
-use crate::control::Control;
+use super::peer::Peer;
+use super::{atomic, memory, read, send, write};
+use crate::control::{self, Control};
 use crate::error::{Error, Result};
 use crate::plan::{Length, Plan, Settings};
 use crate::report::{Address, Facts};
 use crate::session::{Measure, Measured, Role};
 use crate::test::{Metric, Verb};
 
-/// Perftest's.
-pub(super) const HOP_LIMIT: u8 = u8::MAX;
-
-/// What one end tells the other.
-#[derive(Debug, Serialize, Deserialize)]
-struct Offer {
-    endpoint: Endpoint,
-    memory: Option<RemoteMemory>,
-}
-
-/// This end of a connection between two queue pairs.
+/// This end of a test: all of its queue pairs, which share their completion queues.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) role: Role,
     pub(super) plan: Plan,
-    pub(super) domain: ProtectionDomain,
-    pub(super) queue_pair: QueuePair,
+    domain: ProtectionDomain,
     pub(super) sends: Completions,
     pub(super) receives: Completions,
-    /// What the peer reaches here, as large as the largest message.
-    pub(super) exposed: Option<ExposedMemory>,
-    /// What this end reaches there.
-    pub(super) remote: Option<RemoteMemory>,
+    /// What the peers reach here, as large as the largest messages.
+    pub(super) exposed: Vec<ExposedMemory>,
+    /// The other ends; a latency test uses the first queue pair of the first.
+    pub(super) peers: Vec<Peer>,
+    /// The control connections with all servers but the first.
+    further: Vec<Control>,
+    /// The number of requests that each queue pair has outstanding.
     pub(super) depth: usize,
+    /// The number of receives that each queue pair has posted.
     pub(super) receive_depth: usize,
     pub(super) moderation: usize,
-    /// How many requests are handed to the device together.
+    /// The number of requests that are handed to the device together.
     pub(super) list: usize,
     pub(super) inline: usize,
     pub(super) peak: bool,
@@ -49,11 +42,11 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Makes a queue pair and connects it to that of the other end.
+    /// Makes the queue pairs and connects them to those of the other end.
     ///
     /// # Errors
     ///
-    /// Those of rdma-core and of the control connection.
+    /// Those of rdma-core and of the control connections.
     pub fn establish(
         role: Role,
         plan: &Plan,
@@ -65,14 +58,22 @@ impl Connection {
             None => Context::open_default()?,
         };
         let attributes = context.attributes()?;
-        let verb = plan.test.verb;
         let domain = context.protection_domain()?;
-        let (depth, receive_depth) = (settings.depth(plan), settings.receives(plan));
+        let mut further = match role {
+            Role::Server => Vec::new(),
+            Role::Client => further_servers(plan, settings, control)?,
+        };
+        let queue_pairs = plan.queue_pairs * (1 + further.len());
+        let depth = settings.depth(plan);
+        let receive_depth = match plan.receives_at(role) {
+            true => settings.receives(plan),
+            false => 1,
+        };
         let inline = settings.inline_size(plan.test, attributes.as_raw().vendor_id);
-        let sends = Completions::new(&context, depth, settings.events)?;
-        let receives = Completions::new(&context, receive_depth, settings.events)?;
+        let sends = Completions::new(&context, depth * queue_pairs, settings.events)?;
+        let receives = Completions::new(&context, receive_depth * queue_pairs, settings.events)?;
         let outstanding = settings.outstanding_reads.unwrap_or(u8::MAX);
-        let prepared = domain
+        let builder = domain
             .queue_pair()
             .address(AddressChoice {
                 port: settings.port,
@@ -85,104 +86,112 @@ impl Connection {
             .elements(1)
             .inline_data(inline)
             .incoming_reads(outstanding)
-            .outgoing_reads(outstanding)
-            .build()?;
-        let exposed = match access(verb) {
-            None => None,
-            Some(access) => {
-                let memory = touched(&domain, plan.largest())?;
-                Some(memory.expose(access).map_err(|(_, error)| error)?)
-            }
+            .outgoing_reads(outstanding);
+        let exposed = match access(plan.test.verb) {
+            None => Vec::new(),
+            Some(access) => memory::expose(&domain, plan, access)?,
         };
-        let own = Offer {
-            endpoint: prepared.endpoint(),
-            memory: exposed.as_ref().map(ExposedMemory::remote),
-        };
-        let theirs = control.exchange(&own)?;
-        let wanted = plan.largest() as u64;
-        if own.memory.is_some() && theirs.memory.is_none_or(|memory| memory.len < wanted) {
-            let reason = format!("the peer's memory has less than {wanted} bytes");
-            return Err(Error::Protocol(reason));
+        let mut peers = Vec::new();
+        for control in std::iter::once(control).chain(&mut further) {
+            let peer = Peer::connect(&builder, &exposed, (plan, settings), control)?;
+            peers.push(peer);
         }
-        let mtu = plan
-            .mtu
-            .unwrap_or(own.endpoint.mtu.min(theirs.endpoint.mtu));
-        let options = settings.connect_options().mtu(mtu).hop_limit(HOP_LIMIT);
-        let address = prepared.address().clone();
-        let queue_pair = prepared.connect(&theirs.endpoint, &options)?;
-        let ends = [&own, &theirs].map(|offer| Address {
-            lid: offer.endpoint.lid,
-            queue_pair: offer.endpoint.queue_pair,
-            packet_sequence: offer.endpoint.packet_sequence,
-            outstanding: verb.has_response().then_some(offer.endpoint.incoming_reads),
-            memory: offer.memory.map(|memory| (memory.rkey, memory.address)),
-            gid: offer.endpoint.gid.0,
-        });
+        let first = &peers[0];
+        let inline = first.queue_pairs[0].inline_limit().min(inline as usize);
         let facts = Facts {
             device: context.name().to_owned(),
             firmware: attributes.firmware_version(),
-            mtu: mtu.bytes(),
-            link_layer: address.link_layer.to_string(),
-            gid_index: address.gid_index,
-            inline: queue_pair.inline_limit().min(inline as usize),
-            ends,
+            mtu: first.mtu,
+            link_layer: first.queue_pairs[0].address().link_layer.to_string(),
+            gid_index: first.queue_pairs[0].address().gid_index,
+            inline,
+            ends: ends(plan, first, &exposed)?,
         };
         Ok(Self {
             role,
             plan: plan.clone(),
             domain,
-            inline: facts.inline,
-            queue_pair,
             sends,
             receives,
             exposed,
-            remote: theirs.memory,
+            peers,
+            further,
             depth,
             receive_depth,
             moderation: settings.moderation(plan),
             list: settings.post_list.min(depth),
+            inline,
             peak: settings.peak(plan),
             facts,
         })
     }
 
+    /// The queue pair of a latency test.
+    pub(super) fn queue_pair(&self) -> &QueuePair {
+        &self.peers[0].queue_pairs[0]
+    }
+
+    /// The queue pairs of a bandwidth test, those with one peer after those with another.
+    pub(super) fn queue_pairs(&self) -> impl Iterator<Item = &QueuePair> {
+        self.peers.iter().flat_map(|peer| &peer.queue_pairs)
+    }
+
+    /// The number of [queue pairs](Self::queue_pairs).
+    pub(super) fn width(&self) -> usize {
+        self.peers.len() * self.plan.queue_pairs
+    }
+
     /// The first `size` bytes of what the peer reaches here and this end reaches there.
     pub(super) fn windows(&self, size: usize) -> Result<(ExposedMemory, RemoteMemory)> {
-        match (&self.exposed, &self.remote) {
-            (Some(exposed), Some(remote)) => Ok((exposed.slice(..size)?, remote.slice(..size)?)),
+        match (&*self.exposed, &*self.peers[0].regions) {
+            ([exposed, ..], [remote, ..]) => Ok((exposed.slice(..size)?, remote.slice(..size)?)),
             _ => Err(Error::Protocol("the test has no remote memory".into())),
         }
     }
 
+    /// For each queue pair, the memory of its peer that it reaches.
+    pub(super) fn targets(&self, size: usize) -> Result<Vec<RemoteMemory>> {
+        let stride = memory::stride(&self.plan, self.plan.largest());
+        let mut targets = Vec::new();
+        for peer in &self.peers {
+            targets.extend(memory::remote_places(&peer.regions, stride, size)?);
+        }
+        Ok(targets)
+    }
+
     /// The memory of a message.
     pub(super) fn message(&self, size: usize) -> Result<Buffer> {
-        touched(&self.domain, size)
+        memory::allocate(&self.domain, size)
     }
 
-    /// Memory that many requests can write at once, and peers cannot reach.
-    pub(super) fn scratch(&self, size: usize) -> Result<ExposedMemory> {
-        let memory = self.message(size)?;
+    /// For each queue pair, the memory of the messages that it sends.
+    pub(super) fn messages(&self, size: usize) -> Result<Vec<FrozenBuffer>> {
+        let (count, stride) = (self.width(), memory::stride(&self.plan, size));
+        let memory = self.message(count * stride)?.freeze();
+        let part = |number| memory.slice(number * stride..number * stride + size);
+        Ok((0..count).map(part).collect::<Result<_, _>>()?)
+    }
+
+    /// For each queue pair, memory that many requests can write at once, and peers cannot reach.
+    pub(super) fn scratches(&self, size: usize) -> Result<Vec<ExposedMemory>> {
+        let stride = memory::stride(&self.plan, size);
+        let memory = self.message(self.width() * stride)?;
         let local = AccessFlags::LOCAL_WRITE;
-        Ok(memory.expose(local).map_err(|(_, error)| error)?)
+        let memory = memory.expose(local).map_err(|(_, error)| error)?;
+        memory::places(&[memory], stride, size)
     }
 
-    /// Whether this end measures until the other one is done.
+    /// Returns whether this end measures until the other one is done.
     pub(super) fn ends_with_peer(&self) -> bool {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }
 
-    /// How many messages there are; without end when the time is given.
+    /// The number of messages of each queue pair; without end when the time is given.
     pub(super) fn count(&self) -> usize {
         self.plan.length.iterations().unwrap_or(usize::MAX)
     }
-}
 
-impl Measure for Connection {
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
-    fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured> {
+    fn run(&self, size: usize, control: &mut Control) -> Result<Measured> {
         let test = self.plan.test;
         match (test.metric, test.verb, self.role) {
             (Metric::Latency, Verb::Send, _) => send::latency(self, size, control),
@@ -200,14 +209,50 @@ impl Measure for Connection {
     }
 }
 
-/// Memory that has been written to, as perftest's has: else all of its pages may be the one page of
-/// zeroes, which is faster to read than memory is.
-pub(super) fn touched(domain: &ProtectionDomain, size: usize) -> Result<Buffer> {
-    let mut memory = domain.allocate(size)?;
-    for (place, byte) in memory.iter_mut().enumerate() {
-        *byte = (place % 251) as u8 + 1;
+impl Measure for Connection {
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
-    Ok(memory)
+
+    fn measure(&mut self, size: usize, control: &mut Control) -> Result<Measured> {
+        for other in &mut self.further {
+            other.barrier()?;
+        }
+        let measured = self.run(size, control)?;
+        if let Measured::Bandwidth(bandwidth) = &measured {
+            for other in &mut self.further {
+                other.finish(Some(bandwidth.clone()))?;
+            }
+        }
+        Ok(measured)
+    }
+}
+
+/// Connects to the control ports of the servers that the client writes to besides the first.
+fn further_servers(plan: &Plan, settings: &Settings, first: &Control) -> Result<Vec<Control>> {
+    let host = first.peer_ip()?.to_string();
+    let connect = |port: &u16| control::connect(&host, *port, plan, settings.timeout);
+    settings.further_servers.iter().map(connect).collect()
+}
+
+/// What the report says of the first queue pair: its two ends.
+fn ends(plan: &Plan, peer: &Peer, exposed: &[ExposedMemory]) -> Result<[Address; 2]> {
+    let queue_pair = &peer.queue_pairs[0];
+    let remote = queue_pair
+        .remote()
+        .ok_or_else(|| Error::Protocol("the queue pair has no peer".into()))?;
+    let own = exposed.first().map(ExposedMemory::remote);
+    let theirs = peer.regions.first().copied();
+    let outstanding = plan.test.verb.has_response();
+    let ends = [(queue_pair.local(), own), (remote, theirs)];
+    Ok(ends.map(|(endpoint, memory)| Address {
+        lid: endpoint.lid,
+        queue_pair: endpoint.queue_pair,
+        packet_sequence: endpoint.packet_sequence,
+        outstanding: outstanding.then_some(endpoint.incoming_reads),
+        memory: memory.map(|memory| (memory.rkey, memory.address)),
+        gid: endpoint.gid.0,
+    }))
 }
 
 pub(super) fn entries(depth: usize) -> Result<u32> {

@@ -3,11 +3,13 @@
 mod atomic;
 mod completions;
 mod connection;
+mod memory;
+mod numbers;
+mod peer;
 mod pump;
 mod read;
+mod receives;
 mod send;
-mod spread;
 mod write;
 
 pub use connection::Connection;
-pub use spread::Spread;

@@ -1,11 +1,12 @@
-//! Keeping a send queue full, and posting one request after the other.
+//! Keeping send queues full, and posting one request after the other.
 
 use std::time::{Duration, Instant};
 
-use rdma_core::{Buffer, Gather, SendRequest, WorkCompletion};
+use rdma_core::{Buffer, Gather, QueuePair, SendQueue, SendRequest, WorkCompletion};
 
 use super::Connection;
 use super::completions::Completions;
+use super::numbers::Numbers;
 use super::send::foreign;
 use crate::control::Control;
 use crate::error::{Error, Result};
@@ -14,24 +15,80 @@ use crate::recorder::Recorder;
 use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
-/// Posts requests, as many at once as the depth allows, until all are done or the time is over.
+/// A queue pair at work.
+struct Lane<T: Send + 'static> {
+    queue: SendQueue<T>,
+    goal: usize,
+    posted: usize,
+    completed: usize,
+}
+
+/// Posts requests to every queue pair, as many at once as the depth allows, until all are done or
+/// the time is over. `request` makes one for the queue pair at a position of
+/// [`Connection::queue_pairs`].
 ///
-/// One in so many is signaled, and so is the last.
+/// On each queue pair one request in so many is signaled, and so is the last.
 pub(super) fn pump<T: Gather + 'static>(
     connection: &Connection,
     control: &mut Control,
-    mut request: impl FnMut() -> SendRequest<T>,
+    mut request: impl FnMut(usize) -> SendRequest<T>,
 ) -> Result<Measured> {
-    let mut queue = connection.queue_pair.send_queue::<T>();
+    let numbers = Numbers::new(connection.queue_pairs().map(QueuePair::number));
+    let mut lanes: Vec<_> = connection
+        .queue_pairs()
+        .map(|queue_pair| Lane {
+            queue: queue_pair.send_queue::<T>(),
+            goal: connection.count(),
+            posted: 0,
+            completed: 0,
+        })
+        .collect();
     let mut room = [WorkCompletion::default(); Completions::BATCH];
     let mut times = Times::new(connection);
-    let (depth, moderation) = (connection.depth, connection.moderation);
-    let list = connection.list;
-    let (mut goal, mut posted, mut completed) = (connection.count(), 0, 0);
     control.barrier()?;
     let mut watch = control.watch(false)?;
     times.begin();
-    while completed < goal {
+    for (position, lane) in lanes.iter_mut().enumerate() {
+        lane.fill(connection, &mut times, || request(position))?;
+    }
+    let mut goal = connection.count().saturating_mul(lanes.len());
+    while times.completed < goal {
+        let count = connection.sends.wait(&mut room, &mut watch)?;
+        for completion in &room[..count] {
+            let position = numbers.position(completion.queue_pair());
+            let lane = lanes.get_mut(position).ok_or_else(foreign)?;
+            let done = lane.queue.complete(completion).count();
+            lane.completed += done;
+            times.complete(done);
+            lane.fill(connection, &mut times, || request(position))?;
+        }
+        if times.over() && goal == usize::MAX {
+            // On each queue pair the first signaled request from here on is the last.
+            for (position, lane) in lanes.iter_mut().enumerate() {
+                lane.goal = lane.posted.next_multiple_of(connection.moderation);
+                lane.fill(connection, &mut times, || request(position))?;
+            }
+            goal = lanes.iter().map(|lane| lane.goal).sum();
+        }
+    }
+    let bandwidth = times.bandwidth();
+    if bandwidth.iterations == 0 {
+        return Err(Error::Unsupported("nothing to measure".into()));
+    }
+    Ok(Measured::Bandwidth(bandwidth))
+}
+
+impl<T: Gather + 'static> Lane<T> {
+    /// Posts requests, singly or in lists, while there is room for them.
+    #[inline]
+    fn fill(
+        &mut self,
+        connection: &Connection,
+        times: &mut Times,
+        mut request: impl FnMut() -> SendRequest<T>,
+    ) -> Result<()> {
+        let (depth, list) = (connection.depth, connection.list);
+        let (goal, moderation) = (self.goal, connection.moderation);
         let mut next = |number: usize| {
             let request = request();
             match (number + 1).is_multiple_of(moderation) || number + 1 == goal {
@@ -39,38 +96,23 @@ pub(super) fn pump<T: Gather + 'static>(
                 false => request.unsignaled(),
             }
         };
-        if list == 1 {
-            while posted < goal && posted - completed < depth {
-                times.post(posted);
-                queue.post(next(posted)).map_err(rdma_core::Error::from)?;
-                posted += 1;
+        while self.posted < goal && self.posted - self.completed + list <= depth {
+            if list == 1 {
+                times.post();
+                let request = next(self.posted);
+                self.queue.post(request).map_err(rdma_core::Error::from)?;
+                self.posted += 1;
+                continue;
             }
-        } else {
-            while posted < goal && posted - completed + list <= depth {
-                let mut batch = queue.batch();
-                for number in posted..goal.min(posted + list) {
-                    times.post(number);
-                    batch.push(next(number)).map_err(rdma_core::Error::from)?;
-                }
-                posted += batch.post().map_err(|refused| refused.error)?;
+            let mut batch = self.queue.batch();
+            for number in self.posted..goal.min(self.posted + list) {
+                times.post();
+                batch.push(next(number)).map_err(rdma_core::Error::from)?;
             }
+            self.posted += batch.post().map_err(|refused| refused.error)?;
         }
-        let count = connection.sends.wait(&mut room, &mut watch)?;
-        for completion in &room[..count] {
-            let before = completed;
-            completed += queue.complete(completion).count();
-            times.complete(before..completed);
-        }
-        if times.over() && goal == usize::MAX {
-            // The first signaled request from here on ends it.
-            goal = posted.next_multiple_of(moderation);
-        }
+        Ok(())
     }
-    let bandwidth = times.bandwidth(completed);
-    if bandwidth.iterations == 0 {
-        return Err(Error::Unsupported("nothing to measure".into()));
-    }
-    Ok(Measured::Bandwidth(bandwidth))
 }
 
 /// Posts one request after the other, each with the same memory and when the one before is done.
@@ -80,7 +122,7 @@ pub(super) fn turns(
     control: &mut Control,
     request: impl Fn(Buffer) -> SendRequest<Buffer>,
 ) -> Result<Measured> {
-    let mut sends = connection.queue_pair.send_queue();
+    let mut sends = connection.queue_pair().send_queue();
     let mut memory = connection.message(size)?;
     let mut recorder = Recorder::new(connection.plan.length);
     let mut room = [WorkCompletion::default()];
@@ -96,13 +138,14 @@ pub(super) fn turns(
     Measured::latency(&recorder, 1)
 }
 
-/// The timestamps of a bandwidth test.
+/// The timestamps of a bandwidth test, over all of its queue pairs.
 struct Times {
     begun: Instant,
     ended: Instant,
     limit: Option<Duration>,
-    /// Of each message, when it was posted and when it was seen completed, in memory that was
-    /// touched before.
+    posted: usize,
+    completed: usize,
+    /// The times of all posts and of all completions, in memory that was touched before.
     messages: Option<(Vec<Instant>, Vec<Instant>)>,
 }
 
@@ -110,13 +153,15 @@ impl Times {
     fn new(connection: &Connection) -> Self {
         let now = Instant::now();
         let (limit, count) = match connection.plan.length {
-            Length::Iterations(count) => (None, count),
+            Length::Iterations(count) => (None, count * connection.width()),
             Length::Duration(duration) => (Some(duration), 0),
         };
         Self {
             begun: now,
             ended: now,
             limit,
+            posted: 0,
+            completed: 0,
             messages: connection
                 .peak
                 .then(|| (vec![now; count], vec![now; count])),
@@ -127,18 +172,23 @@ impl Times {
         self.begun = Instant::now();
     }
 
+    /// Records that a message is about to be posted.
     #[inline]
-    fn post(&mut self, message: usize) {
+    fn post(&mut self) {
         if let Some((posted, _)) = &mut self.messages {
-            posted[message] = Instant::now();
+            posted[self.posted] = Instant::now();
+            self.posted += 1;
         }
     }
 
+    /// Records that the oldest `count` messages of a queue pair are complete.
     #[inline]
-    fn complete(&mut self, messages: std::ops::Range<usize>) {
+    fn complete(&mut self, count: usize) {
+        let before = self.completed;
+        self.completed += count;
         self.ended = Instant::now();
         if let Some((_, completed)) = &mut self.messages {
-            completed[messages].fill(self.ended);
+            completed[before..self.completed].fill(self.ended);
         }
     }
 
@@ -147,10 +197,10 @@ impl Times {
             .is_some_and(|limit| self.ended - self.begun >= limit)
     }
 
-    fn bandwidth(&self, count: usize) -> Bandwidth {
+    fn bandwidth(&self) -> Bandwidth {
         match &self.messages {
             Some((posted, completed)) => Bandwidth::of_stamps(posted, completed),
-            None => Bandwidth::over(count, self.ended - self.begun),
+            None => Bandwidth::over(self.completed, self.ended - self.begun),
         }
     }
 }

@@ -20,15 +20,14 @@ pub(super) fn latency(
     })
 }
 
-/// Reads that all go to the same memory.
+/// Reads that all go to the same memory, each queue pair's to its own.
 pub(super) fn bandwidth(
     connection: &Connection,
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    let (_, remote) = connection.windows(size)?;
-    let memory = connection.scratch(size)?;
-    pump(connection, control, || {
-        SendRequest::read(memory.clone(), remote)
+    let (memory, targets) = (connection.scratches(size)?, connection.targets(size)?);
+    pump(connection, control, |lane| {
+        SendRequest::read(memory[lane].clone(), targets[lane])
     })
 }

@@ -2,47 +2,17 @@
 
 use std::time::Instant;
 
-use rdma_core::{ExposedMemory, ReceiveQueue, SendRequest, WorkCompletion};
+use rdma_core::{SendRequest, WorkCompletion};
 
 use super::Connection;
 use super::completions::Completions;
 use super::pump::pump;
+use super::receives::Receives;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::recorder::Recorder;
 use crate::session::{Measured, Role};
 use crate::statistics::Bandwidth;
-
-/// Receives of one end: as many posted at once as the depth allows, and no more than messages come.
-struct Receives {
-    queue: ReceiveQueue<ExposedMemory>,
-    left: usize,
-}
-
-impl Receives {
-    fn new(connection: &Connection, size: usize) -> Result<Self> {
-        let memory = connection.scratch(size)?;
-        let mut queue = connection.queue_pair.receive_queue();
-        for _ in 0..connection.receive_depth {
-            queue.post(memory.clone()).map_err(rdma_core::Error::from)?;
-        }
-        let left = connection.count() - connection.receive_depth;
-        Ok(Self { queue, left })
-    }
-
-    /// Takes a completed receive's memory, and posts it again if more messages come than are posted
-    /// for.
-    #[inline]
-    fn turn(&mut self, completion: &WorkCompletion) -> Result<()> {
-        let memory = self.queue.complete(completion);
-        if self.left > 0 {
-            let memory = memory.ok_or_else(foreign)?;
-            self.queue.post(memory).map_err(rdma_core::Error::from)?;
-            self.left -= 1;
-        }
-        Ok(())
-    }
-}
 
 #[cold]
 pub(super) fn foreign() -> Error {
@@ -55,8 +25,8 @@ pub(super) fn latency(
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    let mut receives = Receives::new(connection, size)?;
-    let mut sends = connection.queue_pair.send_queue();
+    let mut receives = Receives::post(connection, size)?;
+    let mut sends = connection.queue_pair().send_queue();
     let mut message = connection.message(size)?;
     let inline = size <= connection.inline;
     let mut recorder = Recorder::new(connection.plan.length);
@@ -93,10 +63,10 @@ pub(super) fn send_all(
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    let message = connection.message(size)?.freeze();
+    let messages = connection.messages(size)?;
     let inline = size <= connection.inline;
-    pump(connection, control, || {
-        let request = SendRequest::send(message.clone());
+    pump(connection, control, |lane| {
+        let request = SendRequest::send(messages[lane].clone());
         if inline { request.inline() } else { request }
     })
 }
@@ -107,11 +77,12 @@ pub(super) fn receive_all(
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    let mut receives = Receives::new(connection, size)?;
+    let mut receives = Receives::post(connection, size)?;
     let mut room = [WorkCompletion::default(); Completions::BATCH];
     let mut first = None;
     let mut last = Instant::now();
-    let (goal, mut received) = (connection.count(), 0);
+    let goal = connection.count().saturating_mul(connection.width());
+    let mut received = 0;
     control.barrier()?;
     let mut watch = control.watch(connection.ends_with_peer())?;
     while received < goal {

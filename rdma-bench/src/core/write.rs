@@ -3,6 +3,7 @@
 use rdma_core::{ExposedMemory, SendRequest, WorkCompletion};
 
 use super::Connection;
+use super::memory;
 use super::pump::pump;
 use super::send::foreign;
 use crate::control::{Control, Watch};
@@ -20,7 +21,7 @@ pub(super) fn latency(
     let last = size - 1;
     // No write is on its way between two sizes.
     target.store_u8(last, 0)?;
-    let mut sends = connection.queue_pair.send_queue();
+    let mut sends = connection.queue_pair().send_queue();
     let mut message = connection.message(size)?;
     let inline = size <= connection.inline;
     let mut recorder = Recorder::new(connection.plan.length);
@@ -50,8 +51,8 @@ pub(super) fn latency(
     Measured::latency(&recorder, 2)
 }
 
-/// Waits until the byte at `place` is `count`, looking without a pause as perftest does. Returns whether it is: it is not when the other end
-/// is done and this one is to end with it.
+/// Waits until the byte at `place` is `count`, without a pause between two loads, as perftest does.
+/// Returns `false` when the other end is done first and this one is to end with it.
 #[inline]
 fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -> Result<bool> {
     while target.load_u8(place)? != count {
@@ -63,17 +64,43 @@ fn arrived(target: &ExposedMemory, place: usize, count: u8, watch: &mut Watch) -
     Ok(true)
 }
 
-/// Writes one way.
+/// Writes one way, each queue pair's from memory of its own to memory of its own.
 pub(super) fn bandwidth(
     connection: &Connection,
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    let (_, remote) = connection.windows(size)?;
-    let message = connection.message(size)?.freeze();
+    if connection.plan.regions.is_some() {
+        return scattered(connection, size, control);
+    }
+    let (messages, targets) = (connection.messages(size)?, connection.targets(size)?);
     let inline = size <= connection.inline;
-    pump(connection, control, || {
-        let request = SendRequest::write(message.clone(), remote);
+    pump(connection, control, |lane| {
+        let request = SendRequest::write(messages[lane].clone(), targets[lane]);
+        if inline { request.inline() } else { request }
+    })
+}
+
+/// Writes one way, from every place of this end's regions to every place of the peer's in turn.
+fn scattered(connection: &Connection, size: usize, control: &mut Control) -> Result<Measured> {
+    let stride = memory::stride(&connection.plan, size);
+    let from = memory::places(&connection.exposed, stride, size)?;
+    let to: Vec<_> = connection
+        .peers
+        .iter()
+        .map(|peer| memory::remote_places(&peer.regions, stride, size))
+        .collect::<Result<_>>()?;
+    let queue_pairs = connection.plan.queue_pairs;
+    let inline = size <= connection.inline;
+    let mut place = 0;
+    pump(connection, control, |lane| {
+        let to = &to[lane / queue_pairs];
+        let request = SendRequest::write(from[place].clone(), to[place]);
+        place = if place + 1 == from.len() {
+            0
+        } else {
+            place + 1
+        };
         if inline { request.inline() } else { request }
     })
 }

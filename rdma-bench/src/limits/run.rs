@@ -14,6 +14,7 @@ use crate::compare::ends::{free_port, run_with_servers};
 use crate::compare::program::{Network, Program, columns};
 use crate::compare::run::Scratch;
 use crate::error::{Error, Result};
+use crate::plan::Plan;
 use crate::test::{Metric, Test, Verb};
 
 /// How long a run may take.
@@ -132,7 +133,14 @@ impl Run {
         }
     }
 
-    /// Runs the test with `program` and so many messages.
+    /// Returns the number of queue pairs of the client, each of which has messages of its own.
+    fn queue_pairs(self) -> usize {
+        let option = self.words.windows(2).find(|words| words[0] == "-q");
+        let count = option.and_then(|words| words[1].parse().ok());
+        count.unwrap_or(1) * self.servers
+    }
+
+    /// Runs the test with `program` and about so many messages.
     pub(super) fn measure(
         self,
         program: &Program,
@@ -140,7 +148,7 @@ impl Run {
         count: usize,
         statistic: Statistic,
     ) -> Result<Reading> {
-        let case = self.case(count);
+        let case = self.case((count / self.queue_pairs()).max(Plan::MIN_ITERATIONS));
         let mut network = self.network(networks)?.clone();
         network.mtu = self.mtu.unwrap_or(network.mtu);
         let mut servers = Vec::new();
@@ -222,5 +230,18 @@ impl fmt::Display for Run {
             Path::Udp => write!(f, " ({})", Path::UDP),
             Path::Kernel => write!(f, " (rxe)"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queue_pairs_are_those_with_all_servers() {
+        let run = Run::new(Verb::Write, Metric::Bandwidth, 8);
+        assert_eq!(run.queue_pairs(), 1);
+        let many = run.with(&["-l", "32", "-q", "16"]).servers(2);
+        assert_eq!(many.queue_pairs(), 32);
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::columns::RULE;
 use crate::plan::{Layer, Plan, Settings};
 use crate::session::Role;
-use crate::test::{Metric, Test, Verb};
+use crate::test::{Metric, Test};
 
 /// One end, as the report names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Header {
         let mut depths = Vec::new();
         match role {
             Role::Client => depths.push(("TX depth", settings.depth(plan))),
-            Role::Server if test.verb == Verb::Send => {
+            Role::Server if plan.receives_at(role) => {
                 depths.push(("RX depth", settings.receives(plan)));
             }
             Role::Server => {}
@@ -79,7 +79,7 @@ impl Header {
             test,
             title: plan.title(),
             layer: plan.layer.to_string(),
-            queue_pairs: plan.spread.map_or(1, |spread| spread.queue_pairs),
+            queue_pairs: plan.queue_pairs,
             depths,
             facts: facts.clone(),
         }
@@ -141,6 +141,7 @@ impl fmt::Display for Header {
 pub(super) mod tests {
     use super::*;
     use crate::plan::Length;
+    use crate::test::Verb;
 
     pub(in crate::report) fn header(verb: Verb, metric: Metric, role: Role) -> Header {
         let end = |number: u32| Address {
@@ -160,14 +161,8 @@ pub(super) mod tests {
             inline: 0,
             ends: [end(0x16), end(0x15)],
         };
-        let plan = Plan {
-            layer: Layer::Core,
-            test: Test { verb, metric },
-            sizes: vec![4096],
-            length: Length::Iterations(1000),
-            mtu: None,
-            spread: None,
-        };
+        let test = Test { verb, metric };
+        let plan = Plan::new(test, vec![4096], Length::Iterations(1000));
         Header::new(&plan, &Settings::default(), role, &facts)
     }
 

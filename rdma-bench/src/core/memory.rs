@@ -1,0 +1,83 @@
+//! The memory of messages, and what peers reach.
+
+use rdma_core::{AccessFlags, Buffer, ExposedMemory, ProtectionDomain, RemoteMemory};
+
+use crate::error::Result;
+use crate::plan::Plan;
+
+/// The parts that queue pairs have of one piece of memory begin at multiples of a cache line.
+const LINE: usize = 64;
+
+/// Allocates and registers memory, and writes to all of it, as perftest does: else all of its pages
+/// may be the one page of zeroes, which is faster to read than memory is.
+pub(super) fn allocate(domain: &ProtectionDomain, size: usize) -> Result<Buffer> {
+    let mut memory = domain.allocate(size)?;
+    for (place, byte) in memory.iter_mut().enumerate() {
+        *byte = (place % 251) as u8 + 1;
+    }
+    Ok(memory)
+}
+
+/// The distance between the places of messages of up to `size` bytes.
+pub(super) fn stride(plan: &Plan, size: usize) -> usize {
+    match plan.regions {
+        // Neighbours share cache lines, so that many places fit into the caches.
+        Some(_) => size,
+        None => size.next_multiple_of(LINE),
+    }
+}
+
+/// Allocates what the peers of a test reach: a place for each of `queue_pairs`, or, divided into
+/// regions of about equal numbers of places, as many places as tests of regions have.
+pub(super) fn expose(
+    domain: &ProtectionDomain,
+    plan: &Plan,
+    access: AccessFlags,
+) -> Result<Vec<ExposedMemory>> {
+    let (count, places) = match plan.regions {
+        Some(count) => (count, Plan::PLACES),
+        None => (1, plan.queue_pairs),
+    };
+    let stride = stride(plan, plan.largest());
+    let mut rest = allocate(domain, places * stride)?;
+    let mut regions = Vec::new();
+    for left in (2..=count).rev() {
+        let here = (rest.len() / stride).div_ceil(left);
+        let (region, behind) = rest.split_at(here * stride);
+        regions.push(region.expose(access).map_err(|(_, error)| error)?);
+        rest = behind;
+    }
+    regions.push(rest.expose(access).map_err(|(_, error)| error)?);
+    Ok(regions)
+}
+
+/// The places of messages of `size` bytes in this end's regions.
+pub(super) fn places(
+    regions: &[ExposedMemory],
+    stride: usize,
+    size: usize,
+) -> Result<Vec<ExposedMemory>> {
+    let mut places = Vec::new();
+    for region in regions {
+        for place in 0..region.len() / stride {
+            places.push(region.slice(place * stride..place * stride + size)?);
+        }
+    }
+    Ok(places)
+}
+
+/// The places of messages of `size` bytes in a peer's regions.
+pub(super) fn remote_places(
+    regions: &[RemoteMemory],
+    stride: usize,
+    size: usize,
+) -> Result<Vec<RemoteMemory>> {
+    let mut places = Vec::new();
+    for region in regions {
+        let count = usize::try_from(region.len).unwrap_or(0) / stride;
+        for place in 0..count {
+            places.push(region.slice(place * stride..place * stride + size)?);
+        }
+    }
+    Ok(places)
+}

@@ -1,0 +1,86 @@
+//! The queue pairs with one other end.
+
+use rdma_core::{
+    Endpoint, ExposedMemory, PreparedQueuePair, QueuePair, QueuePairBuilder, RemoteMemory,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::plan::{Plan, Settings};
+
+/// Perftest's.
+const HOP_LIMIT: u8 = u8::MAX;
+
+/// Another end: a client has one or several servers, a server has one client.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// This end's queue pairs, connected to those of the peer.
+    pub(super) queue_pairs: Vec<QueuePair>,
+    /// The regions of memory that this end reaches there.
+    pub(super) regions: Vec<RemoteMemory>,
+    /// The path MTU in bytes.
+    pub(super) mtu: usize,
+}
+
+impl Peer {
+    /// Makes the plan's number of queue pairs and connects each to one of the peer's, and exchanges
+    /// the regions that the ends expose.
+    ///
+    /// # Errors
+    ///
+    /// Those of rdma-core and of the control connection.
+    pub(super) fn connect(
+        builder: &QueuePairBuilder,
+        exposed: &[ExposedMemory],
+        (plan, settings): (&Plan, &Settings),
+        control: &mut Control,
+    ) -> Result<Self> {
+        let mut prepared = Vec::new();
+        for _ in 0..plan.queue_pairs {
+            prepared.push(builder.clone().build()?);
+        }
+        let own: Vec<Endpoint> = prepared.iter().map(PreparedQueuePair::endpoint).collect();
+        let theirs = exchange_all(control, &own)?;
+        if theirs.len() != own.len() {
+            let reason = format!("the peer has {} queue pairs", theirs.len());
+            return Err(Error::Protocol(reason));
+        }
+        let offered: Vec<RemoteMemory> = exposed.iter().map(ExposedMemory::remote).collect();
+        let regions = exchange_all(control, &offered)?;
+        let lengths = |regions: &[RemoteMemory]| -> Vec<u64> {
+            regions.iter().map(|region| region.len).collect()
+        };
+        if lengths(&regions) != lengths(&offered) {
+            let reason = "the peer's memory has not the size of this end's";
+            return Err(Error::Protocol(reason.into()));
+        }
+        let mtu = plan.mtu.unwrap_or(own[0].mtu.min(theirs[0].mtu));
+        let options = settings.connect_options().mtu(mtu).hop_limit(HOP_LIMIT);
+        let connected = prepared
+            .into_iter()
+            .zip(&theirs)
+            .map(|(prepared, endpoint)| prepared.connect(endpoint, &options));
+        Ok(Self {
+            queue_pairs: connected.collect::<Result<_, _>>()?,
+            regions,
+            mtu: mtu.bytes(),
+        })
+    }
+}
+
+/// Gives the other end a list and returns the other end's, in messages of limited length.
+fn exchange_all<T: Serialize + DeserializeOwned + Clone>(
+    control: &mut Control,
+    own: &[T],
+) -> Result<Vec<T>> {
+    const AT_ONCE: usize = 64;
+    let count: usize = control.exchange(&own.len())?;
+    let mut theirs: Vec<T> = Vec::new();
+    for round in 0..own.len().max(count).div_ceil(AT_ONCE) {
+        let part = own.chunks(AT_ONCE).nth(round).unwrap_or_default();
+        theirs.extend(control.exchange(&part.to_vec())?);
+    }
+    Ok(theirs)
+}

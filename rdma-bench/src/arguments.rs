@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use rdma_bench::report::{Listing, Style, Units};
-use rdma_bench::{Completion, Layer, Length, Metric, Plan, Settings, Test, Verb, session};
+use rdma_bench::{Completion, Layer, Length, Memory, Metric, Plan, Settings, Test, Verb, session};
 use rdma_core::Mtu;
 
 /// Measures RDMA between two processes, with perftest's flags and columns.
@@ -98,6 +98,9 @@ struct Options {
     /// So many requests of a bandwidth test are handed to the device together (core).
     #[arg(short = 'l', long = "post_list", value_name = "N", default_value_t = 1)]
     post_list: usize,
+    /// The memory of both ends (core).
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = MemoryName::Device)]
+    memory: MemoryName,
     /// The number of queue pairs, each with its own messages (core, bandwidth).
     #[arg(short = 'q', long = "qp", value_name = "N", default_value_t = 1)]
     queue_pairs: usize,
@@ -210,6 +213,23 @@ impl From<LayerName> for Layer {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
+enum MemoryName {
+    /// The program's own, as perftest's is.
+    Malloc,
+    /// The device's, where it has some.
+    Device,
+}
+
+impl From<MemoryName> for Memory {
+    fn from(name: MemoryName) -> Self {
+        match name {
+            MemoryName::Malloc => Self::Malloc,
+            MemoryName::Device => Self::Device,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
 enum CompletionName {
     /// By their events.
     Event,
@@ -287,6 +307,7 @@ impl Options {
         let plan = Plan {
             layer,
             mtu: self.mtu,
+            memory: self.memory.into(),
             queue_pairs: self.queue_pairs,
             regions: self.regions,
             ..Plan::new(test, sizes, length)
@@ -436,6 +457,16 @@ mod tests {
         assert!(refusal("send_bw --regions 2").contains("--regions goes with write_bw"));
         assert!(refusal("send_bw -l 200").contains("-l takes"));
         assert!(refusal("send_bw -l 2 --layer async").contains("--layer core"));
+    }
+
+    #[test]
+    fn memory_is_the_devices_or_the_programs() {
+        let memory = |line| request(line).unwrap().plan.memory;
+        assert_eq!(memory("send_lat"), Memory::Device);
+        assert_eq!(memory("write_bw --memory device"), Memory::Device);
+        assert_eq!(memory("read_bw --memory malloc"), Memory::Malloc);
+        assert!(refusal("send_bw --memory malloc --layer async").contains("--layer core"));
+        assert!(refusal("echo_bw --memory malloc").contains("--layer core"));
     }
 
     #[test]

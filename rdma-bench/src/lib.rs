@@ -60,7 +60,7 @@ pub mod statistics;
 mod test;
 
 pub use error::{Error, Result};
-pub use plan::{Completion, Layer, Length, Plan, Settings};
+pub use plan::{Completion, Layer, Length, Memory, Plan, Settings};
 pub use recorder::Recorder;
 pub use test::{Metric, Test, Verb};
 

@@ -42,6 +42,27 @@ impl fmt::Display for Layer {
     }
 }
 
+/// The memory of messages, and of what peers reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Memory {
+    /// Memory of the device's choice where it has some, which may be faster to reach; else as
+    /// [`Self::Malloc`].
+    #[default]
+    Device,
+    /// The program's own memory, page-aligned and registered with the device, as perftest's is.
+    Malloc,
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Device => "device",
+            Self::Malloc => "malloc",
+        })
+    }
+}
+
 /// How tasks of rdma-async and rdma-rpc learn of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
@@ -94,6 +115,8 @@ pub struct Plan {
     pub length: Length,
     /// The path MTU; `None` is the smaller of the two ports' active ones.
     pub mtu: Option<Mtu>,
+    /// The memory of both ends.
+    pub memory: Memory,
     /// The number of queue pairs between a client and a server, all served by one thread and one
     /// completion queue. Each does what [`length`](Self::length) says, as in perftest.
     pub queue_pairs: usize,
@@ -119,6 +142,7 @@ impl Plan {
             sizes,
             length,
             mtu: None,
+            memory: Memory::default(),
             queue_pairs: 1,
             regions: None,
         }
@@ -162,6 +186,13 @@ impl Plan {
             return refuse("atomics have 8 bytes: leave -s and -a out".into());
         }
         let core_bandwidth = self.layer == Layer::Core && self.test.metric == Metric::Bandwidth;
+        if self.layer != Layer::Core && self.memory != Memory::default() {
+            return refuse(format!(
+                "--memory {} goes with --layer core: rdma-async and rdma-rpc allocate memory \
+                 themselves",
+                self.memory
+            ));
+        }
         if !(1..=Self::MAX_QUEUE_PAIRS).contains(&self.queue_pairs) {
             let most = Self::MAX_QUEUE_PAIRS;
             return refuse(format!("-q takes 1 to {most} queue pairs"));
@@ -208,7 +239,7 @@ impl Plan {
             plan.regions
                 .map_or("none".into(), |count| count.to_string())
         };
-        let compared: [(&'static str, String, String); 7] = [
+        let compared: [(&'static str, String, String); 8] = [
             ("layer", server.layer.to_string(), client.layer.to_string()),
             ("test", test(server), test(client)),
             ("size", sizes(server), sizes(client)),
@@ -218,6 +249,11 @@ impl Plan {
                 client.length.to_string(),
             ),
             ("MTU", mtu(server), mtu(client)),
+            (
+                "memory",
+                server.memory.to_string(),
+                client.memory.to_string(),
+            ),
             (
                 "number of queue pairs",
                 server.queue_pairs.to_string(),
@@ -479,6 +515,24 @@ mod tests {
         assert!(over(Verb::Write, &[8], 10_001).is_err());
         assert!(over(Verb::Write, &[8, 16], 2).is_err());
         assert!(over(Verb::Send, &[8], 2).is_err());
+    }
+
+    #[test]
+    fn both_ends_have_the_same_memory_and_above_rdma_core_the_devices() {
+        let device = plan(Verb::Send, Metric::Latency, &[8], 10);
+        let malloc = Plan {
+            memory: Memory::Malloc,
+            ..device.clone()
+        };
+        let error = Plan::agree(&device, &malloc).unwrap_err().to_string();
+        let expected = "differ in memory: device at the server, malloc at the client";
+        assert!(error.contains(expected), "{error}");
+        let layered = Plan {
+            layer: Layer::Async,
+            ..malloc.checked().unwrap()
+        };
+        let refused = layered.checked().unwrap_err().to_string();
+        assert!(refused.contains("--memory malloc goes with"), "{refused}");
     }
 
     #[test]

@@ -252,6 +252,27 @@ fn lists_of_requests() {
 }
 
 #[test]
+fn memory_of_the_device_and_of_the_program() {
+    for memory in ["device", "malloc"] {
+        let option = format!("--memory {memory}");
+        for word in ["send_lat", "write_lat", "read_lat"] {
+            let at_server = word != "read_lat";
+            latency(&format!("{word} -s 64 {option}"), 64.0, at_server);
+        }
+        latency(&format!("atomic_lat {option}"), 8.0, false);
+        for word in ["send_bw", "write_bw", "read_bw"] {
+            rates(&format!("{word} -s 65536 {option}"), 65536.0);
+        }
+        rates(&format!("write_bw -s 64 --regions 3 {option}"), 64.0);
+        let [server, client] = both(&format!("send_lat -s 8 -n 5 {option}"));
+        for printed in [server, client] {
+            let line = format!(" Memory          : {memory}\n");
+            assert!(printed.contains(&line), "{printed}");
+        }
+    }
+}
+
+#[test]
 fn many_queue_pairs() {
     for words in [
         "send_bw -s 8 -q 4",
@@ -408,6 +429,7 @@ fn samples_and_json() {
     fs::remove_file(&path).unwrap();
     let document: serde_json::Value = serde_json::from_str(&document).unwrap();
     assert_eq!(document["test_info"]["test"], "RDMA_Read_Latency_Test");
+    assert_eq!(document["test_info"]["memory"], "device");
     let results = &document["results"];
     assert_eq!(results["n_iterations"], 20);
     assert_eq!(results["samples"].as_array().unwrap().len(), 19);

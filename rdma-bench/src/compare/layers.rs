@@ -76,7 +76,7 @@ pub fn layered(case: Case, network: &Network, path: &Path, effort: Effort) -> Re
     for _ in 0..effort.pairs(Goals::Wide) {
         for (layer, runs) in &mut figures {
             let program = Program::Ours(path.to_owned(), *layer);
-            runs.push(measure(&program, &case, network)?.figure);
+            runs.push(measure(&program, &case, network, &[])?.figure);
         }
     }
     Ok(Layered { case, figures })

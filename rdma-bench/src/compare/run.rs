@@ -1,6 +1,7 @@
 //! Running the two programs in turns.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::process;
@@ -18,6 +19,9 @@ use crate::error::Result;
 const LIMIT: Duration = Duration::from_secs(180);
 /// How often a run is tried: perftest now and then does not find out the processor's frequency.
 const TRIES: usize = 3;
+
+/// Both programs measure with memory of the program, which is perftest's default.
+const MALLOC: &[&str] = &["--memory", "malloc"];
 
 /// Compares a case: `ours`, then `peer` if there is one, then `peer` and `ours`, and so on, so that
 /// neither gains by what the other leaves behind.
@@ -38,18 +42,18 @@ pub fn compare(
     };
     let theirs = || -> Result<Option<f64>> {
         let Some(peer) = peer else { return Ok(None) };
-        Ok(Some(measure(peer, &case, network)?.figure))
+        Ok(Some(measure(peer, &case, network, &[])?.figure))
     };
     for number in 0..effort.most_pairs(goals) {
         if number >= effort.pairs(goals) && comparison.is_settled(goals) {
             break;
         }
         let (own, theirs) = if number % 2 == 0 {
-            let own = measure(ours, &case, network)?;
+            let own = measure(ours, &case, network, MALLOC)?;
             (own, theirs()?)
         } else {
             let theirs = theirs()?;
-            (measure(ours, &case, network)?, theirs)
+            (measure(ours, &case, network, MALLOC)?, theirs)
         };
         comparison.pairs.push(Pair {
             ours: own.figure,
@@ -60,21 +64,28 @@ pub fn compare(
     Ok(comparison)
 }
 
-pub(super) fn measure(program: &Program, case: &Case, network: &Network) -> Result<Reading> {
-    let mut outcome = once(program, case, network);
+/// Runs both ends of a case with these options besides those of the case.
+pub(super) fn measure(
+    program: &Program,
+    case: &Case,
+    network: &Network,
+    options: &[&str],
+) -> Result<Reading> {
+    let mut outcome = once(program, case, network, options);
     for _ in 1..TRIES {
         if matches!(program, Program::Ours(..)) || outcome.is_ok() {
             break;
         }
-        outcome = once(program, case, network);
+        outcome = once(program, case, network, options);
     }
     outcome
 }
 
-fn once(program: &Program, case: &Case, network: &Network) -> Result<Reading> {
+fn once(program: &Program, case: &Case, network: &Network, options: &[&str]) -> Result<Reading> {
     let port = free_port()?;
     let file = Scratch::new(port);
-    let words = program.words(case, network, port);
+    let mut words = program.words(case, network, port);
+    words.extend(options.iter().map(OsString::from));
     let client = program.client_words(&file.0);
     let printed = run(&words, &client, port, &program.name(case), LIMIT)?;
     program.read(case, &printed, &file.0)

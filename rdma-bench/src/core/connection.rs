@@ -161,7 +161,7 @@ impl Connection {
 
     /// The memory of a message.
     pub(super) fn message(&self, size: usize) -> Result<Buffer> {
-        memory::allocate(&self.domain, size)
+        memory::allocate(&self.domain, self.plan.memory, size)
     }
 
     /// For each queue pair, the memory of the messages that it sends.

@@ -1,17 +1,23 @@
 //! The memory of messages, and what peers reach.
 
-use rdma_core::{AccessFlags, Buffer, ExposedMemory, ProtectionDomain, RemoteMemory};
+use rdma_core::{AccessFlags, Buffer, ExposedMemory, HostMemory, ProtectionDomain, RemoteMemory};
 
 use crate::error::Result;
-use crate::plan::Plan;
+use crate::plan::{Memory, Plan};
 
 /// The parts that queue pairs have of one piece of memory begin at multiples of a cache line.
 const LINE: usize = 64;
 
 /// Allocates and registers memory, and writes to all of it, as perftest does: else all of its pages
 /// may be the one page of zeroes, which is faster to read than memory is.
-pub(super) fn allocate(domain: &ProtectionDomain, size: usize) -> Result<Buffer> {
-    let mut memory = domain.allocate(size)?;
+pub(super) fn allocate(domain: &ProtectionDomain, kind: Memory, size: usize) -> Result<Buffer> {
+    let mut memory = match kind {
+        Memory::Device => domain.allocate(size)?,
+        Memory::Malloc => {
+            let memory = HostMemory::zeroed(size)?;
+            domain.register(memory).map_err(|(_, error)| error)?
+        }
+    };
     for (place, byte) in memory.iter_mut().enumerate() {
         *byte = (place % 251) as u8 + 1;
     }
@@ -39,7 +45,7 @@ pub(super) fn expose(
         None => (1, plan.queue_pairs),
     };
     let stride = stride(plan, plan.largest());
-    let mut rest = allocate(domain, places * stride)?;
+    let mut rest = allocate(domain, plan.memory, places * stride)?;
     let mut regions = Vec::new();
     for left in (2..=count).rev() {
         let here = (rest.len() / stride).div_ceil(left);

@@ -52,7 +52,9 @@ pub struct Header {
     pub title: String,
     /// The layer under test.
     pub layer: String,
-    /// How many queue pairs this end has with the other one.
+    /// The memory of both ends.
+    pub memory: String,
+    /// The number of queue pairs that this end has with the other one.
     pub queue_pairs: usize,
     /// The queue depths that this end uses.
     pub depths: Vec<(&'static str, usize)>,
@@ -79,6 +81,7 @@ impl Header {
             test,
             title: plan.title(),
             layer: plan.layer.to_string(),
+            memory: plan.memory.to_string(),
             queue_pairs: plan.queue_pairs,
             depths,
             facts: facts.clone(),
@@ -107,6 +110,7 @@ impl fmt::Display for Header {
         writeln!(f, " Number of qps   : {count}\t\tTransport type : IB")?;
         writeln!(f, " Connection type : RC\t\tUsing SRQ      : OFF")?;
         writeln!(f, " Layer           : {}", self.layer)?;
+        writeln!(f, " Memory          : {}", self.memory)?;
         for (name, depth) in &self.depths {
             writeln!(f, " {name:<16}: {depth}")?;
         }
@@ -166,7 +170,7 @@ pub(super) mod tests {
         Header::new(&plan, &Settings::default(), role, &facts)
     }
 
-    /// The lines that `ib_read_bw` printed, but for the layer and two of the C library's.
+    /// The lines that `ib_read_bw` printed, but for the layer, the memory and two of the C library's.
     #[test]
     fn the_header_is_perftests() {
         let text = header(Verb::Read, Metric::Bandwidth, Role::Client).to_string();
@@ -176,6 +180,7 @@ pub(super) mod tests {
  Number of qps   : 1\t\tTransport type : IB
  Connection type : RC\t\tUsing SRQ      : OFF
  Layer           : core
+ Memory          : device
  TX depth        : 128
  CQ Moderation   : 100
  Mtu             : 4096[B]

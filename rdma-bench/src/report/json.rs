@@ -58,6 +58,7 @@ pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units:
     let mut tell = |key: &str, value: Value| info.insert(key.to_owned(), value);
     tell("test", title.into());
     tell("layer", header.layer.clone().into());
+    tell("memory", header.memory.clone().into());
     tell("Dual_port", "OFF".into());
     tell("Device", facts.device.clone().into());
     tell("Number_of_qps", header.queue_pairs.into());
@@ -120,6 +121,7 @@ mod tests {
         assert_eq!(read["schema"], SCHEMA);
         assert_eq!(read["test_info"]["RX_depth"], 512);
         assert_eq!(read["test_info"]["test"], "Send_BW_Test");
+        assert_eq!(read["test_info"]["memory"], "device");
         assert_eq!(read["results"]["n_iterations"], 1000);
         assert_eq!(read["results"]["MsgRate"], 0.049262);
     }

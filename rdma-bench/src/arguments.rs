@@ -89,7 +89,7 @@ struct Options {
     /// How many requests a bandwidth test has outstanding [128, rpc 64].
     #[arg(short = 't', long, value_name = "N")]
     tx_depth: Option<usize>,
-    /// How many receives are posted.
+    /// The number of receives posted on each queue pair, or on the shared receive queue.
     #[arg(short = 'r', long, value_name = "N", default_value_t = 512)]
     rx_depth: usize,
     /// One in so many requests of a bandwidth test is signaled [100; 1 above 8 KiB].
@@ -104,6 +104,9 @@ struct Options {
     /// The number of queue pairs, each with its own messages (core, bandwidth).
     #[arg(short = 'q', long = "qp", value_name = "N", default_value_t = 1)]
     queue_pairs: usize,
+    /// Take all receives of an end from one shared receive queue (core, sends).
+    #[arg(long = "use-srq")]
+    use_srq: bool,
     /// Write to 10,000 places of memory in turn, in so many regions (core, write_bw).
     #[arg(long, value_name = "N")]
     regions: Option<usize>,
@@ -309,6 +312,7 @@ impl Options {
             mtu: self.mtu,
             memory: self.memory.into(),
             queue_pairs: self.queue_pairs,
+            shared_receives: self.use_srq,
             regions: self.regions,
             ..Plan::new(test, sizes, length)
         };
@@ -452,6 +456,14 @@ mod tests {
         assert_eq!((many.plan.queue_pairs, many.plan.regions), (4, Some(7)));
         assert_eq!(many.settings.further_servers, [20001, 20002]);
         assert_eq!(request("send_bw -q 4").unwrap().plan.queue_pairs, 4);
+        assert!(
+            request("send_bw -q 4 --use-srq")
+                .unwrap()
+                .plan
+                .shared_receives
+        );
+        assert!(request("send_lat --use-srq").unwrap().plan.shared_receives);
+        assert!(refusal("write_bw --use-srq").contains("--use-srq goes with"));
         assert!(refusal("send_lat -q 2").contains("-q goes with the bandwidth"));
         assert!(refusal("send_bw --also 20001").contains("--also goes with write_bw"));
         assert!(refusal("send_bw --regions 2").contains("--regions goes with write_bw"));

@@ -120,6 +120,8 @@ pub struct Plan {
     /// The number of queue pairs between a client and a server, all served by one thread and one
     /// completion queue. Each does what [`length`](Self::length) says, as in perftest.
     pub queue_pairs: usize,
+    /// Whether the queue pairs of a receiving end take their receives from one shared receive queue.
+    pub shared_receives: bool,
     /// The number of regions of memory at each end that writes go to in turn; `None` is a test
     /// where each queue pair has memory of its own. Whatever the number of regions, the messages go
     /// to the same number of [places](Self::PLACES), so that the memory that is touched is the same.
@@ -144,6 +146,7 @@ impl Plan {
             mtu: None,
             memory: Memory::default(),
             queue_pairs: 1,
+            shared_receives: false,
             regions: None,
         }
     }
@@ -200,6 +203,9 @@ impl Plan {
         if self.queue_pairs > 1 && !core_bandwidth {
             return refuse("-q goes with the bandwidth tests of --layer core".into());
         }
+        if self.shared_receives && (self.layer != Layer::Core || self.test.verb != Verb::Send) {
+            return refuse("--use-srq goes with send_lat and send_bw of --layer core".into());
+        }
         if let Some(regions) = self.regions {
             if !core_bandwidth || self.test.verb != Verb::Write || self.sizes.len() > 1 {
                 return refuse("--regions goes with write_bw of --layer core and one -s".into());
@@ -239,7 +245,7 @@ impl Plan {
             plan.regions
                 .map_or("none".into(), |count| count.to_string())
         };
-        let compared: [(&'static str, String, String); 8] = [
+        let compared: [(&'static str, String, String); 9] = [
             ("layer", server.layer.to_string(), client.layer.to_string()),
             ("test", test(server), test(client)),
             ("size", sizes(server), sizes(client)),
@@ -258,6 +264,11 @@ impl Plan {
                 "number of queue pairs",
                 server.queue_pairs.to_string(),
                 client.queue_pairs.to_string(),
+            ),
+            (
+                "use of a shared receive queue",
+                server.shared_receives.to_string(),
+                client.shared_receives.to_string(),
             ),
             ("number of regions", regions(server), regions(client)),
         ];
@@ -285,7 +296,7 @@ pub struct Settings {
     pub gid_index: Option<u32>,
     /// How many requests a bandwidth test has outstanding.
     pub tx_depth: usize,
-    /// How many receives are posted.
+    /// The number of receives that are posted on each queue pair, or on the shared receive queue.
     pub rx_depth: usize,
     /// One in so many requests of a bandwidth test is signaled; `None` is 100, or 1 for messages of
     /// more than 8 KiB.
@@ -358,17 +369,27 @@ impl Settings {
             .traffic_class(self.traffic_class)
     }
 
-    /// How many requests are outstanding.
+    /// The number of requests that each queue pair has outstanding.
     pub fn depth(&self, plan: &Plan) -> usize {
         match plan.test.metric {
             Metric::Latency => 1,
-            Metric::Bandwidth => limited(self.tx_depth, plan),
+            Metric::Bandwidth => {
+                let messages = plan.length.iterations().unwrap_or(usize::MAX);
+                self.tx_depth.clamp(1, messages.max(1))
+            }
         }
     }
 
-    /// How many receives are posted.
+    /// The number of receives that are posted: on each queue pair, or on the shared receive queue.
     pub fn receives(&self, plan: &Plan) -> usize {
-        limited(self.rx_depth, plan)
+        let sharing = if plan.shared_receives {
+            plan.queue_pairs
+        } else {
+            1
+        };
+        let messages = plan.length.iterations().unwrap_or(usize::MAX);
+        let messages = messages.saturating_mul(sharing);
+        self.rx_depth.clamp(1, messages.max(1))
     }
 
     /// One in how many requests of a queue pair is signaled. A queue pair with room for less than a
@@ -405,11 +426,6 @@ impl Settings {
     }
 }
 
-fn limited(depth: usize, plan: &Plan) -> usize {
-    let most = plan.length.iterations().unwrap_or(usize::MAX);
-    depth.clamp(1, most.max(1))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -430,6 +446,18 @@ mod tests {
         let latency = plan(Verb::Send, Metric::Latency, &[8], 200);
         assert_eq!(shape(&latency), (1, 1));
         assert_eq!(settings.receives(&latency), 200);
+        let shared = Plan {
+            queue_pairs: 2,
+            shared_receives: true,
+            ..plan(Verb::Send, Metric::Bandwidth, &[8], 200)
+        };
+        assert_eq!(settings.receives(&shared), 400);
+        let queue_pairs = 3;
+        let more = Plan {
+            queue_pairs,
+            ..shared
+        };
+        assert_eq!(settings.receives(&more), 512);
         let all = plan(Verb::Write, Metric::Bandwidth, &[8, 65536], 1000);
         assert_eq!(shape(&all), (128, 100));
     }
@@ -501,6 +529,31 @@ mod tests {
         let error = Plan::agree(&one, &other).unwrap_err().to_string();
         let expected = "differ in number of queue pairs: 1 at the server, 2 at the client";
         assert!(error.contains(expected), "{error}");
+    }
+
+    #[test]
+    fn a_shared_receive_queue_is_for_sends_over_rdma_core() {
+        let over = |verb, metric, layer| {
+            let shared_receives = true;
+            let plan = plan(verb, metric, &[8], 1000);
+            Plan {
+                layer,
+                shared_receives,
+                ..plan
+            }
+            .checked()
+        };
+        assert!(over(Verb::Send, Metric::Latency, Layer::Core).is_ok());
+        assert!(over(Verb::Send, Metric::Bandwidth, Layer::Core).is_ok());
+        for (verb, layer) in [(Verb::Write, Layer::Core), (Verb::Send, Layer::Async)] {
+            let refused = over(verb, Metric::Bandwidth, layer)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                refused.contains("--use-srq goes with send_lat"),
+                "{refused}"
+            );
+        }
     }
 
     #[test]

@@ -300,6 +300,22 @@ fn many_queue_pairs_for_a_certain_time() {
 }
 
 #[test]
+fn shared_receive_queues() {
+    latency("send_lat -s 8 --use-srq", 8.0, true);
+    latency("send_lat -s 64K --use-srq -e -r 4", 65536.0, true);
+    rates("send_bw -s 8 --use-srq", 8.0);
+    rates_over("send_bw -s 8 -q 4 --use-srq", 8.0, 4.0);
+    rates_over("send_bw -s 4096 -q 4 --use-srq -r 16 -t 8 -e", 4096.0, 4.0);
+    let [server, client] = both("send_bw -s 8 -q 4 --use-srq -D 1");
+    let counts = [&server, &client].map(|printed| figures(printed)[0][1]);
+    assert_eq!(counts[0], counts[1], "{server}{client}");
+    for printed in [server, client] {
+        assert!(printed.contains("Using SRQ      : ON\n"), "{printed}");
+        assert!(printed.contains(" Number of qps   : 4\t"), "{printed}");
+    }
+}
+
+#[test]
 fn many_regions() {
     rates_over("write_bw -s 64 -q 2 --regions 300", 64.0, 2.0);
     rates("write_bw -s 8 --regions 7 -l 32 -t 32", 8.0);

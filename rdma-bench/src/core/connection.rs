@@ -2,7 +2,7 @@
 
 use rdma_core::{
     AccessFlags, AddressChoice, Buffer, Context, ExposedMemory, FrozenBuffer, ProtectionDomain,
-    QueuePair, RemoteMemory,
+    QueuePair, RemoteMemory, SharedReceiveQueue,
 };
 
 use super::completions::Completions;
@@ -31,8 +31,10 @@ pub struct Connection {
     further: Vec<Control>,
     /// The number of requests that each queue pair has outstanding.
     pub(super) depth: usize,
-    /// The number of receives that each queue pair has posted.
+    /// The number of receives that are posted: on each queue pair, or on the shared receive queue.
     pub(super) receive_depth: usize,
+    /// The queue that all receives of this end are taken from, if they share one.
+    pub(super) shared_receives: Option<SharedReceiveQueue<ExposedMemory>>,
     pub(super) moderation: usize,
     /// The number of requests that are handed to the device together.
     pub(super) list: usize,
@@ -71,9 +73,18 @@ impl Connection {
         };
         let inline = settings.inline_size(plan.test, attributes.as_raw().vendor_id);
         let sends = Completions::new(&context, depth * queue_pairs, settings.events)?;
-        let receives = Completions::new(&context, receive_depth * queue_pairs, settings.events)?;
+        let shared_receives = match plan.shared_receives && plan.receives_at(role) {
+            true => Some(shared_receive_queue(&domain, receive_depth)?),
+            false => None,
+        };
+        let receive_queues = if shared_receives.is_some() {
+            1
+        } else {
+            queue_pairs
+        };
+        let receives = Completions::new(&context, receive_depth * receive_queues, settings.events)?;
         let outstanding = settings.outstanding_reads.unwrap_or(u8::MAX);
-        let builder = domain
+        let mut builder = domain
             .queue_pair()
             .address(AddressChoice {
                 port: settings.port,
@@ -87,6 +98,9 @@ impl Connection {
             .inline_data(inline)
             .incoming_reads(outstanding)
             .outgoing_reads(outstanding);
+        if let Some(queue) = &shared_receives {
+            builder = builder.shared_receive_queue(queue);
+        }
         let exposed = match access(plan.test.verb) {
             None => Vec::new(),
             Some(access) => memory::expose(&domain, plan, access)?,
@@ -118,6 +132,7 @@ impl Connection {
             further,
             depth,
             receive_depth,
+            shared_receives,
             moderation: settings.moderation(plan),
             list: settings.post_list.min(depth),
             inline,
@@ -191,6 +206,11 @@ impl Connection {
         self.plan.length.iterations().unwrap_or(usize::MAX)
     }
 
+    /// The number of messages of all queue pairs; without end when the time is given.
+    pub(super) fn messages_in_all(&self) -> usize {
+        self.count().saturating_mul(self.width())
+    }
+
     fn run(&self, size: usize, control: &mut Control) -> Result<Measured> {
         let test = self.plan.test;
         match (test.metric, test.verb, self.role) {
@@ -226,6 +246,14 @@ impl Measure for Connection {
         }
         Ok(measured)
     }
+}
+
+fn shared_receive_queue(
+    domain: &ProtectionDomain,
+    depth: usize,
+) -> Result<SharedReceiveQueue<ExposedMemory>> {
+    let builder = domain.shared_receive_queue(entries(depth)?).elements(1);
+    Ok(builder.build()?)
 }
 
 /// Connects to the control ports of the servers that the client writes to besides the first.

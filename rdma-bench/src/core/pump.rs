@@ -51,7 +51,7 @@ pub(super) fn pump<T: Gather + 'static>(
     for (position, lane) in lanes.iter_mut().enumerate() {
         lane.fill(connection, &mut times, || request(position))?;
     }
-    let mut goal = connection.count().saturating_mul(lanes.len());
+    let mut goal = connection.messages_in_all();
     while times.completed < goal {
         let count = connection.sends.wait(&mut room, &mut watch)?;
         for completion in &room[..count] {

@@ -1,56 +1,86 @@
 //! The receives of one end.
 
-use rdma_core::{ExposedMemory, QueuePair, ReceiveQueue, WorkCompletion};
+use rdma_core::{ExposedMemory, QueuePair, ReceiveQueue, SharedReceiveQueue, WorkCompletion};
 
 use super::Connection;
 use super::numbers::Numbers;
 use super::send::foreign;
 use crate::error::Result;
 
-/// Posted receives: as many at once on each queue pair as the depth allows, and no more than
-/// messages come.
-pub(super) struct Receives {
-    numbers: Numbers,
-    queues: Vec<Queue>,
+/// Posted receives: as many at once as the depth allows, and no more than messages come. A receive
+/// that completes is posted again.
+pub(super) enum Receives {
+    /// Those of queue pairs with a receive queue each.
+    Own { numbers: Numbers, queues: Vec<Own> },
+    /// Those of queue pairs that share one receive queue.
+    Shared {
+        queue: SharedReceiveQueue<ExposedMemory>,
+        /// The number of receives that are still to be posted.
+        left: usize,
+    },
 }
 
-struct Queue {
-    receives: ReceiveQueue<ExposedMemory>,
+/// The receives of a queue pair.
+pub(super) struct Own {
+    queue: ReceiveQueue<ExposedMemory>,
     /// The number of receives that are still to be posted.
     left: usize,
 }
 
 impl Receives {
-    /// Posts receives on every queue pair, each queue pair's into memory of its own.
+    /// Posts the first receives, into as many pieces of memory as there are queue pairs.
     pub(super) fn post(connection: &Connection, size: usize) -> Result<Self> {
-        let left = connection.count() - connection.receive_depth;
-        let mut queues = Vec::new();
-        for (queue_pair, memory) in connection.queue_pairs().zip(connection.scratches(size)?) {
-            let mut receives = queue_pair.receive_queue();
-            for _ in 0..connection.receive_depth {
-                let posted = receives.post(memory.clone());
+        let depth = connection.receive_depth;
+        let memory = connection.scratches(size)?;
+        if let Some(queue) = &connection.shared_receives {
+            for memory in memory.iter().cycle().take(depth) {
+                let posted = queue.post(memory.clone());
                 posted.map_err(rdma_core::Error::from)?;
             }
-            queues.push(Queue { receives, left });
+            return Ok(Self::Shared {
+                queue: queue.clone(),
+                left: connection.messages_in_all() - depth,
+            });
         }
-        Ok(Self {
+        let mut queues = Vec::new();
+        for (queue_pair, memory) in connection.queue_pairs().zip(memory) {
+            let mut queue = queue_pair.receive_queue();
+            for _ in 0..depth {
+                let posted = queue.post(memory.clone());
+                posted.map_err(rdma_core::Error::from)?;
+            }
+            let left = connection.count() - depth;
+            queues.push(Own { queue, left });
+        }
+        Ok(Self::Own {
             numbers: Numbers::new(connection.queue_pairs().map(QueuePair::number)),
             queues,
         })
     }
 
-    /// Takes a completed receive's memory, and posts it again on the same queue pair if more
-    /// messages come there than receives are posted.
+    /// Takes a completed receive's memory, and posts it again if more messages come than receives
+    /// are posted.
     #[inline]
     pub(super) fn turn(&mut self, completion: &WorkCompletion) -> Result<()> {
-        let position = self.numbers.position(completion.queue_pair());
-        let queue = self.queues.get_mut(position).ok_or_else(foreign)?;
-        let memory = queue.receives.complete(completion);
-        if queue.left > 0 {
-            let memory = memory.ok_or_else(foreign)?;
-            let posted = queue.receives.post(memory);
-            posted.map_err(rdma_core::Error::from)?;
-            queue.left -= 1;
+        match self {
+            Self::Own { numbers, queues } => {
+                let position = numbers.position(completion.queue_pair());
+                let Own { queue, left } = queues.get_mut(position).ok_or_else(foreign)?;
+                let memory = queue.complete(completion);
+                if *left > 0 {
+                    let posted = queue.post(memory.ok_or_else(foreign)?);
+                    posted.map_err(rdma_core::Error::from)?;
+                    *left -= 1;
+                }
+            }
+            Self::Shared { queue, left } => {
+                let memory = queue.complete(completion);
+                if *left > 0 {
+                    let posted = queue.post(memory.ok_or_else(foreign)?);
+                    posted.map_err(rdma_core::Error::from)?;
+                    *left -= 1;
+                }
+            }
         }
         Ok(())
     }

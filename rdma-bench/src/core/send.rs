@@ -81,8 +81,7 @@ pub(super) fn receive_all(
     let mut room = [WorkCompletion::default(); Completions::BATCH];
     let mut first = None;
     let mut last = Instant::now();
-    let goal = connection.count().saturating_mul(connection.width());
-    let mut received = 0;
+    let (goal, mut received) = (connection.messages_in_all(), 0);
     control.barrier()?;
     let mut watch = control.watch(connection.ends_with_peer())?;
     while received < goal {

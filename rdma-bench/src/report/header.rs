@@ -56,6 +56,8 @@ pub struct Header {
     pub memory: String,
     /// The number of queue pairs that this end has with the other one.
     pub queue_pairs: usize,
+    /// Whether receives are taken from a shared receive queue.
+    pub shared_receives: bool,
     /// The queue depths that this end uses.
     pub depths: Vec<(&'static str, usize)>,
     /// What the layer tells.
@@ -83,9 +85,15 @@ impl Header {
             layer: plan.layer.to_string(),
             memory: plan.memory.to_string(),
             queue_pairs: plan.queue_pairs,
+            shared_receives: plan.shared_receives,
             depths,
             facts: facts.clone(),
         }
+    }
+
+    /// The use of a shared receive queue, in perftest's words.
+    pub(super) fn using_srq(&self) -> &'static str {
+        if self.shared_receives { "ON" } else { "OFF" }
     }
 
     /// The last line before the data exchange method: what can be outstanding, or inline.
@@ -108,7 +116,8 @@ impl fmt::Display for Header {
         )?;
         let count = self.queue_pairs;
         writeln!(f, " Number of qps   : {count}\t\tTransport type : IB")?;
-        writeln!(f, " Connection type : RC\t\tUsing SRQ      : OFF")?;
+        let shared = self.using_srq();
+        writeln!(f, " Connection type : RC\t\tUsing SRQ      : {shared}")?;
         writeln!(f, " Layer           : {}", self.layer)?;
         writeln!(f, " Memory          : {}", self.memory)?;
         for (name, depth) in &self.depths {

@@ -64,7 +64,7 @@ pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units:
     tell("Number_of_qps", header.queue_pairs.into());
     tell("Transport_type", "IB".into());
     tell("Connection_type", "RC".into());
-    tell("Using_SRQ", "OFF".into());
+    tell("Using_SRQ", header.using_srq().into());
     for (name, depth) in &header.depths {
         tell(&name.replace(' ', "_"), (*depth).into());
     }

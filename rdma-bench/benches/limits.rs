@@ -5,19 +5,18 @@
 
 #![forbid(unsafe_code)]
 
-use std::env;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
-use rdma_bench::compare::Network;
+use rdma_bench::compare::{Network, softroce_is_preloaded};
 use rdma_bench::limits::{
     Effort, Judge, Networks, Place, Programs, Row, Summary, failed, heading, line, listing, select,
 };
 use rdma_bench::machine::Machine;
-use rdma_core::{AddressChoice, Context};
+use rdma_core::Context;
 use serde_json::Value;
 
 /// Measures figures and yardsticks, in turns.
@@ -49,7 +48,7 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     if !options.full && !options.quick && !options.list {
-        println!("`cargo xtask bench --device softroce` judges softroce");
+        // What `cargo bench` runs without arguments judges nothing.
         return ExitCode::SUCCESS;
     }
     match run(&options) {
@@ -134,31 +133,18 @@ fn write(options: &Options, row: &Row, document: &Value) -> anyhow::Result<()> {
     fs::write(&path, text + "\n").with_context(|| format!("writing {}", path.display()))
 }
 
-/// Softroce, which must be preloaded for the other programs to see it, and the kernel's device.
+/// Returns softroce, which must be preloaded for the other programs to see it, and the kernel's device.
 fn networks(kernel: Option<&str>) -> anyhow::Result<Networks> {
-    let preloaded = env::var_os("LD_PRELOAD")
-        .is_some_and(|libraries| libraries.to_string_lossy().contains("softroce"));
     let context = Context::open_default()?;
-    if !preloaded || !context.device().is_emulated() {
+    if !softroce_is_preloaded() || !context.device().is_emulated() {
         bail!("softroce is not preloaded: `cargo xtask bench --device softroce` does that");
     }
     let kernel = match kernel {
-        Some(name) => Some(network(&Context::open(name)?)?),
+        Some(name) => Some(Network::of(&Context::open(name)?)?),
         None => None,
     };
     Ok(Networks {
-        softroce: network(&context)?,
+        softroce: Network::of(&context)?,
         kernel,
-    })
-}
-
-/// The device with the address that rdma-core chooses.
-fn network(context: &Context) -> anyhow::Result<Network> {
-    let address = context.address(AddressChoice::default())?;
-    Ok(Network {
-        device: context.name().to_owned(),
-        port: address.port,
-        gid_index: address.gid_index,
-        mtu: address.mtu.bytes(),
     })
 }

@@ -39,8 +39,8 @@
 //!
 //! [`session`] runs a test between two processes: they agree on a [`Plan`] over TCP ([`control`]),
 //! the layer under test connects and measures ([`core`], [`asynchronous`], [`rpc`]), [`report`]
-//! tells. [`compare`] runs perftest and this program in turns, [`limits`] holds softroce against what
-//! the machine does without it.
+//! tells. [`overview`] runs every layer once, for a table without a verdict; [`compare`] runs perftest and
+//! this program in turns; [`limits`] holds softroce against what the machine does without it.
 
 #![forbid(unsafe_code)]
 
@@ -51,6 +51,7 @@ pub mod core;
 mod error;
 pub mod limits;
 pub mod machine;
+pub mod overview;
 mod plan;
 mod recorder;
 pub mod report;

@@ -16,7 +16,9 @@ use crate::{environment, packages, project, softroce};
 
 /// The package of the benchmarks.
 const PACKAGE: &str = "rdma-bench";
-/// What compares with perftest, and the layers.
+/// One table of every layer, without a verdict.
+const OVERVIEW: &str = "overview";
+/// What compares rdma-core with perftest.
 const VERBS: &str = "verbs";
 /// What compares softroce with what the machine does without it.
 const LIMITS: &str = "limits";
@@ -28,7 +30,7 @@ const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 /// How to run the benchmarks.
 #[derive(Debug)]
 pub(crate) struct Choice {
-    /// Few sizes and short runs.
+    /// Short runs and no verdict; without `only`, the overview alone.
     pub(crate) quick: bool,
     /// Only this goal, this row, or the tests with this in their names.
     pub(crate) only: Option<String>,
@@ -44,7 +46,9 @@ pub(crate) struct Choice {
 /// target directory. Returns the first exit status that is not 0.
 pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
     packages::install(shell, packages::BUILD)?;
-    packages::install(shell, packages::PERFTEST)?;
+    if let Err(error) = packages::install(shell, packages::PERFTEST) {
+        eprintln!("perftest is left out: {error:#}");
+    }
     let mut build = vec!["bench", "--package", PACKAGE, "--no-run"];
     let mut preload = Vec::new();
     if choice.device == Target::Softroce {
@@ -69,6 +73,7 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
             Part::Limits => bench.limits()?,
             Part::LimitsInGuest => bench.limits_in_guest()?,
             Part::Verbs => bench.verbs()?,
+            Part::Overview => bench.on_device(OVERVIEW, Vec::new())?,
         };
         if status == 0 {
             status = ended;
@@ -95,6 +100,8 @@ enum Part {
     LimitsInGuest,
     /// The comparison with perftest.
     Verbs,
+    /// The table of every layer.
+    Overview,
 }
 
 impl Part {
@@ -108,6 +115,7 @@ impl Part {
         }
         let is_softroce = choice.device == Target::Softroce;
         match choice.only.as_deref() {
+            None if choice.quick => Ok(vec![Self::Overview]),
             Some(name) if is_row(name) => {
                 ensure!(
                     is_softroce,
@@ -182,15 +190,22 @@ impl Bench<'_> {
         rxe::run(self.shell, &self.requirements(benchmark, guest), command)
     }
 
-    /// rdma-core and perftest, and the layers.
+    /// Runs the comparison of rdma-core with perftest.
     fn verbs(&self) -> anyhow::Result<u8> {
-        let benchmark = self.benchmark(VERBS)?;
-        let mut command = self.command(benchmark);
+        let mut arguments = Vec::new();
         if self.choice.device == Target::Softroce {
-            // Nothing is emulated: what differs is the programs.
-            command.extend(["--goals".into(), "close".into()]);
+            // Nothing is emulated: the figures differ by the programs alone.
+            arguments.extend(["--goals", "close"].map(OsString::from));
         }
-        command.extend(self.choice.arguments.iter().cloned());
+        arguments.extend(self.choice.arguments.iter().cloned());
+        self.on_device(VERBS, arguments)
+    }
+
+    /// Runs a benchmark where the device is.
+    fn on_device(&self, target: &str, arguments: Vec<OsString>) -> anyhow::Result<u8> {
+        let benchmark = self.benchmark(target)?;
+        let mut command = self.command(benchmark);
+        command.extend(arguments);
         match self.choice.device.requirements() {
             Some(device) => {
                 let requirements = self.requirements(benchmark, device);
@@ -278,7 +293,7 @@ mod tests {
         arguments: &[&str],
     ) -> anyhow::Result<Vec<Part>> {
         let choice = Choice {
-            quick: true,
+            quick: false,
             only: only.map(str::to_owned),
             device,
             limit: None,
@@ -297,6 +312,23 @@ mod tests {
         assert_eq!(all(Target::Softroce, &[]), every);
         assert_eq!(all(Target::Rxe, &[]), [Part::Verbs]);
         assert_eq!(all(Target::Softroce, &["--judged"]), [Part::Verbs]);
+    }
+
+    #[test]
+    fn quick_is_one_table_unless_a_row_is_named() {
+        let wanted = |only: Option<&str>| {
+            let choice = Choice {
+                quick: true,
+                only: only.map(str::to_owned),
+                device: Target::Softroce,
+                limit: None,
+                arguments: Vec::new(),
+            };
+            Part::wanted(&choice, |_| Ok(vec![Part::Limits])).unwrap()
+        };
+        assert_eq!(wanted(None), [Part::Overview]);
+        assert_eq!(wanted(Some("G3")), [Part::Limits]);
+        assert_eq!(wanted(Some("send_lat_8")), [Part::Verbs]);
     }
 
     #[test]

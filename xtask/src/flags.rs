@@ -62,11 +62,12 @@ xflags::xflags! {
             /// Test on this device alone: `softroce`, `packets` (softroce without its short ways), `shared` (softroce as between processes), `rxe`, or the name of one of this machine's.
             optional --device name: String
         }
-        /// Run the benchmarks, on this machine's RDMA device, or else on softroce, which is judged by
-        /// what the machine does without it, too. Results go to target/rdma-bench. The exit status
-        /// tells whether the goals are met.
+        /// Run the benchmarks, on this machine's RDMA device, or on softroce where there is none.
+        /// Without --quick, compare rdma-core with perftest and, on softroce, judge what softroce
+        /// reaches; the exit status tells whether a goal is missed. Results go to target/rdma-bench.
         cmd bench {
-            /// Few sizes and short runs, by which nothing is judged.
+            /// Print one table of every layer's latency, message rate and bandwidth, within 3 minutes,
+            /// and judge nothing. With --only, measure the named rows or tests by short runs.
             optional --quick
             /// Only this row of the judge, as G8a, the rows of this goal, as G8, or of this letter, as
             /// G; or else only the tests with this in their names, as send_lat_8.

@@ -69,9 +69,6 @@ pub struct Case {
 }
 
 impl Case {
-    /// The sizes at which layers are compared.
-    const LAYERED: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
-
     /// Every case.
     pub fn all(effort: Effort, goals: Goals) -> Vec<Self> {
         let mut cases = Vec::new();
@@ -86,34 +83,6 @@ impl Case {
                     test: Test { verb, metric },
                     size,
                     iterations: effort.iterations(goals, metric, size),
-                }));
-            }
-        }
-        cases
-    }
-
-    /// Every case of the comparison of layers, where nothing is judged and fewer messages do.
-    pub fn of_layers(effort: Effort) -> Vec<Self> {
-        const LESS: usize = 4;
-        let sizes = match effort {
-            Effort::Quick => vec![8, 64 << 10],
-            Effort::Full => Self::LAYERED.to_vec(),
-        };
-        let verbs = [
-            Verb::Send,
-            Verb::Write,
-            Verb::Read,
-            Verb::FetchAndAdd,
-            Verb::Echo,
-        ];
-        let mut cases = Vec::new();
-        for verb in verbs {
-            for metric in [Metric::Latency, Metric::Bandwidth] {
-                let of_verb = |size: &usize| !verb.is_atomic() || *size == 8;
-                cases.extend(sizes.iter().copied().filter(of_verb).map(|size| Self {
-                    test: Test { verb, metric },
-                    size,
-                    iterations: (effort.iterations(Goals::Wide, metric, size) / LESS).max(20),
                 }));
             }
         }
@@ -179,22 +148,5 @@ mod tests {
         let full = Case::all(Effort::Full, Goals::Close);
         let judged = |case: &&Case| Goals::Close.of(case).is_some();
         assert_eq!(full.iter().filter(judged).count(), 3 + 3 + 3 + 2);
-    }
-
-    #[test]
-    fn layers_are_compared_at_a_few_sizes() {
-        let names: Vec<String> = Case::of_layers(Effort::Quick)
-            .iter()
-            .map(Case::to_string)
-            .collect();
-        assert_eq!(names.len(), 18);
-        for name in [
-            "send_lat_8",
-            "read_bw_65536",
-            "atomic_bw_8",
-            "echo_lat_65536",
-        ] {
-            assert!(names.iter().any(|found| found == name), "{name}");
-        }
     }
 }

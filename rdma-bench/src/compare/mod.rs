@@ -3,21 +3,21 @@
 //! The two ends of either are two processes on two processors. What both measure is the same: size,
 //! number of messages, queue depth, signaling, polling, MTU, GID index, inline data. Each pair of
 //! runs gives a ratio; the median of the ratios decides, so that what changes on the machine
-//! between two pairs does not. [`layered`] does the same with the layers of this workspace.
+//! between two pairs does not.
 
 mod case;
+mod device;
 pub(crate) mod ends;
 mod goals;
-mod layers;
 pub(crate) mod outcome;
 pub(crate) mod program;
 pub(crate) mod run;
 mod table;
 
 pub use case::{Case, Effort};
+pub use device::{Network, Perftest, softroce_is_preloaded};
 pub use goals::{Goal, Goals};
-pub use layers::{Layered, layered, layers_heading, layers_line};
 pub use outcome::{Comparison, Pair};
-pub use program::{Network, Perftest, Program};
+pub use program::Program;
 pub use run::compare;
 pub use table::{heading, line};

@@ -4,63 +4,16 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::Case;
+use super::{Case, Network};
 use crate::error::{Error, Result};
 use crate::plan::Layer;
 use crate::statistics::Bandwidth;
 use crate::test::{Metric, Verb};
 
-/// The device and the address on it, the same for both programs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Network {
-    /// The device's name.
-    pub device: String,
-    /// Its port.
-    pub port: u8,
-    /// The GID index.
-    pub gid_index: u32,
-    /// The path MTU in bytes.
-    pub mtu: usize,
-}
-
-/// Perftest as it is installed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Perftest {
-    /// What it says that its version is.
-    pub version: String,
-}
-
-impl Perftest {
-    const PROGRAMS: [&'static str; 8] = [
-        "ib_send_lat",
-        "ib_send_bw",
-        "ib_write_lat",
-        "ib_write_bw",
-        "ib_read_lat",
-        "ib_read_bw",
-        "ib_atomic_lat",
-        "ib_atomic_bw",
-    ];
-
-    /// It, if all of it is in the path.
-    pub fn find() -> Option<Self> {
-        Self::PROGRAMS.iter().all(|name| in_path(name)).then(|| {
-            let asked = Command::new(Self::PROGRAMS[0])
-                .arg("-V")
-                .stdin(Stdio::null())
-                .output();
-            let told = asked.map(|output| output.stdout).unwrap_or_default();
-            let version = String::from_utf8_lossy(&told).trim().to_owned();
-            Self { version }
-        })
-    }
-}
-
-/// Whether a program of this name can be called.
+/// Returns whether a program of this name can be called.
 pub(crate) fn in_path(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|directory| directory.join(name).is_file())
@@ -80,6 +33,8 @@ pub enum Program {
 pub(crate) struct Reading {
     /// Microseconds, or messages each second.
     pub(crate) figure: f64,
+    /// The latency that 99 of 100 messages do not exceed, in microseconds.
+    pub(crate) percentile_99: Option<f64>,
     /// The program's own document, if it writes one.
     pub(crate) document: Option<Value>,
 }
@@ -151,8 +106,14 @@ impl Program {
             Self::Perftest => {
                 let figure = figure(case, printed)
                     .ok_or_else(|| refuse(format!("no result in what it printed:\n{printed}")))?;
+                let columns = columns(case, printed).unwrap_or_default();
+                let percentile_99 = match case.test.metric {
+                    Metric::Latency => columns.get(7).copied(),
+                    Metric::Bandwidth => None,
+                };
                 Ok(Reading {
                     figure,
+                    percentile_99,
                     document: None,
                 })
             }
@@ -168,6 +129,7 @@ impl Program {
                 };
                 Ok(Reading {
                     figure: figure.ok_or_else(|| refuse("no result in its document".into()))?,
+                    percentile_99: results["percentile_99"].as_f64(),
                     document: Some(document),
                 })
             }

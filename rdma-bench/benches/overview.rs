@@ -1,0 +1,137 @@
+//! One table of what every layer does on this machine's device.
+//!
+//! `cargo bench -p rdma-bench` and `cargo xtask bench --quick` run it. Nothing is judged.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser;
+use rdma_bench::compare::{Network, Perftest};
+use rdma_bench::machine::Machine;
+use rdma_bench::overview::{FOOTNOTES, Figures, Row, measure, rows, table};
+use rdma_core::Context;
+use serde_json::{Value, json};
+
+/// Measures every layer on this machine's device and, where it is installed, perftest.
+#[derive(Debug, Parser)]
+struct Options {
+    /// A directory for a JSON file of the table.
+    #[arg(long, value_name = "DIR")]
+    json: Option<PathBuf>,
+    /// Without effect: this benchmark has one length.
+    #[arg(long, hide = true)]
+    quick: bool,
+    /// What cargo passes.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// The form of the document; another number when its meaning changes.
+const SCHEMA: &str = "rdma-bench/overview/1";
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("overview: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures every row and prints the table. Returns whether every row could be measured.
+fn run(options: &Options) -> anyhow::Result<bool> {
+    let context = Context::open_default()?;
+    let network = Network::of(&context)?;
+    let machine = Machine::look();
+    let perftest = Perftest::find(&context);
+    describe(&context, &network, &machine, perftest.as_ref());
+    let rows = rows(perftest.is_ok());
+    let program = Path::new(env!("CARGO_BIN_EXE_rdma-bench"));
+    let mut measured: Vec<(Row, Option<Figures>)> = Vec::new();
+    let mut failures = Vec::new();
+    for (number, row) in rows.iter().enumerate() {
+        eprintln!("[{:>2}/{}] {row}", number + 1, rows.len());
+        match measure(row, &network, program) {
+            Ok(figures) => measured.push((*row, Some(figures))),
+            Err(error) => {
+                failures.push(format!("{row}: {error}"));
+                measured.push((*row, None));
+            }
+        }
+    }
+    println!("\n{}\n{FOOTNOTES}", table(&measured));
+    for failure in &failures {
+        println!("failed: {failure}\n");
+    }
+    if let Some(directory) = &options.json {
+        write(directory, &document(&network, &machine, &measured))?;
+    }
+    println!(
+        "Next: cargo xtask bench            compares every size with perftest, and judges the device"
+    );
+    println!(
+        "      rdma-bench send_lat --help   in target/release: one test, between two machines"
+    );
+    Ok(failures.is_empty())
+}
+
+fn describe(
+    context: &Context,
+    network: &Network,
+    machine: &Machine,
+    perftest: Result<&Perftest, &&'static str>,
+) {
+    let kind = match context.device().is_emulated() {
+        true => " (softroce, in user space)",
+        false => "",
+    };
+    println!(
+        "machine   {}, {} processors, Linux {}",
+        machine.processor, machine.processors, machine.kernel
+    );
+    println!(
+        "device    {}{kind}, port {}, GID index {}, path MTU {}",
+        network.device, network.port, network.gid_index, network.mtu
+    );
+    match perftest {
+        Ok(perftest) => println!("perftest  {}", perftest.version.replace("Version: ", "")),
+        Err(reason) => println!("perftest  {reason}: the table has no rows of it"),
+    }
+    if machine.processors < 2 {
+        println!("Both ends share one processor: the figures are mostly the scheduler's.");
+    }
+}
+
+fn document(network: &Network, machine: &Machine, rows: &[(Row, Option<Figures>)]) -> Value {
+    let row = |(row, figures): &(Row, Option<Figures>)| {
+        json!({
+            "operation": row.verb,
+            "size": row.size,
+            "subject": row.subject.to_string(),
+            "figures": figures,
+        })
+    };
+    json!({
+        "schema": SCHEMA,
+        "units": {"latency_*": "usec", "rate": "1/sec", "size": "bytes"},
+        "device": network.device,
+        "port": network.port,
+        "gid_index": network.gid_index,
+        "mtu": network.mtu,
+        "machine": machine,
+        "rows": rows.iter().map(row).collect::<Vec<_>>(),
+    })
+}
+
+fn write(directory: &Path, document: &Value) -> anyhow::Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    let path = directory.join("overview.json");
+    let text = serde_json::to_string(document)?;
+    fs::write(&path, text + "\n").with_context(|| format!("writing {}", path.display()))
+}

@@ -1,0 +1,86 @@
+//! The device that is measured, and perftest where it can use that device.
+
+use std::env;
+use std::process::{Command, Stdio};
+
+use rdma_core::{AddressChoice, Context};
+
+use super::program::in_path;
+use crate::error::Result;
+
+/// A device and the address on it that every program uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    /// The device's name.
+    pub device: String,
+    /// The device's port.
+    pub port: u8,
+    /// The GID index.
+    pub gid_index: u32,
+    /// The path MTU in bytes.
+    pub mtu: usize,
+}
+
+impl Network {
+    /// Returns a device with the address that rdma-core chooses.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::Error::Verbs`] if no port of the device can be used.
+    pub fn of(context: &Context) -> Result<Self> {
+        let address = context.address(AddressChoice::default())?;
+        Ok(Self {
+            device: context.name().to_owned(),
+            port: address.port,
+            gid_index: address.gid_index,
+            mtu: address.mtu.bytes(),
+        })
+    }
+}
+
+/// Perftest as it is installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Perftest {
+    /// The version that perftest prints.
+    pub version: String,
+}
+
+impl Perftest {
+    const PROGRAMS: [&'static str; 8] = [
+        "ib_send_lat",
+        "ib_send_bw",
+        "ib_write_lat",
+        "ib_write_bw",
+        "ib_read_lat",
+        "ib_read_bw",
+        "ib_atomic_lat",
+        "ib_atomic_bw",
+    ];
+
+    /// Finds perftest, for measuring `context`'s device.
+    ///
+    /// # Errors
+    ///
+    /// The reason why perftest cannot be used, as the rest of a sentence about it.
+    pub fn find(context: &Context) -> Result<Self, &'static str> {
+        if context.device().is_emulated() && !softroce_is_preloaded() {
+            return Err("cannot use softroce here, which `cargo xtask bench` preloads");
+        }
+        if !Self::PROGRAMS.iter().all(|name| in_path(name)) {
+            return Err("is not installed (Debian and Ubuntu: the package perftest)");
+        }
+        let asked = Command::new(Self::PROGRAMS[0])
+            .arg("-V")
+            .stdin(Stdio::null())
+            .output();
+        let told = asked.map(|output| output.stdout).unwrap_or_default();
+        let version = String::from_utf8_lossy(&told).trim().to_owned();
+        Ok(Self { version })
+    }
+}
+
+/// Returns whether the programs that this one starts have softroce, too.
+pub fn softroce_is_preloaded() -> bool {
+    env::var_os("LD_PRELOAD")
+        .is_some_and(|libraries| libraries.to_string_lossy().contains("softroce"))
+}

@@ -1,0 +1,83 @@
+//! Measuring a row.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::row::{Row, Subject};
+use crate::compare::outcome::middle;
+use crate::compare::run::measure as run;
+use crate::compare::{Case, Network, Program};
+use crate::error::{Error, Result};
+use crate::plan::Memory;
+use crate::test::{Metric, Test};
+
+/// The number of runs of each test; the median of their figures counts.
+const RUNS: usize = 3;
+
+/// What was measured of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Figures {
+    /// The median of the latency, in microseconds.
+    pub latency_p50: f64,
+    /// The latency that 99 of 100 operations do not exceed, in microseconds.
+    pub latency_p99: f64,
+    /// Operations per second.
+    pub rate: f64,
+}
+
+/// Measures a row with the program `rdma-bench` at `program`, or with perftest.
+///
+/// # Errors
+///
+/// [`Error::Program`] when a run fails.
+pub fn measure(row: &Row, network: &Network, program: &Path) -> Result<Figures> {
+    let (program, options): (_, &[&str]) = match row.subject {
+        Subject::Perftest => (Program::Perftest, &[]),
+        Subject::Core(Memory::Malloc) => (ours(row, program), &["--memory", "malloc"]),
+        _ => (ours(row, program), &[]),
+    };
+    let (mut p50, mut p99, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        let case = case(row, Metric::Latency);
+        let latency = run(&program, &case, network, options)?;
+        p50.push(latency.figure);
+        p99.push(latency.percentile_99.ok_or_else(|| Error::Program {
+            program: program.name(&case),
+            reason: "no 99th percentile in the results".into(),
+        })?);
+        let case = self::case(row, Metric::Bandwidth);
+        rates.push(run(&program, &case, network, options)?.figure);
+    }
+    let median = |figures: Vec<f64>| middle(figures.into_iter()).unwrap_or(f64::NAN);
+    Ok(Figures {
+        latency_p50: median(p50),
+        latency_p99: median(p99),
+        rate: median(rates),
+    })
+}
+
+fn ours(row: &Row, program: &Path) -> Program {
+    let layer = row.subject.layer().unwrap_or(crate::Layer::Core);
+    Program::Ours(program.to_owned(), layer)
+}
+
+/// Returns the test of a row: as many messages as take some tenths of a second on softroce, and
+/// seconds on a device that is emulated.
+fn case(row: &Row, metric: Metric) -> Case {
+    let iterations = match (metric, row.size) {
+        (Metric::Latency, ..=8192) => 5_000,
+        (Metric::Latency, ..=65536) => 1_000,
+        (Metric::Latency, _) => 200,
+        (Metric::Bandwidth, ..=512) => 100_000,
+        (Metric::Bandwidth, ..=8192) => 30_000,
+        (Metric::Bandwidth, ..=65536) => 4_000,
+        (Metric::Bandwidth, _) => 300,
+    };
+    let verb = row.verb;
+    Case {
+        test: Test { verb, metric },
+        size: row.size,
+        iterations,
+    }
+}

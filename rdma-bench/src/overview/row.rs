@@ -1,0 +1,165 @@
+//! Rows of the table.
+
+use std::fmt;
+
+use crate::plan::{Layer, Memory};
+use crate::test::Verb;
+
+/// The sizes of messages in bytes.
+const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
+
+/// A program or layer that is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// rdma-core, with this memory.
+    Core(Memory),
+    /// rdma-async.
+    Async,
+    /// rdma-rpc.
+    Rpc,
+    /// The C programs of perftest, whose memory is the program's own.
+    Perftest,
+}
+
+impl Subject {
+    /// Every subject, in the order of the table.
+    const ALL: [Self; 5] = [
+        Self::Core(Memory::Device),
+        Self::Core(Memory::Malloc),
+        Self::Perftest,
+        Self::Async,
+        Self::Rpc,
+    ];
+
+    /// Returns the layer of this workspace; `None` for perftest.
+    pub fn layer(self) -> Option<Layer> {
+        match self {
+            Self::Core(_) => Some(Layer::Core),
+            Self::Async => Some(Layer::Async),
+            Self::Rpc => Some(Layer::Rpc),
+            Self::Perftest => None,
+        }
+    }
+
+    /// Returns whether the subject has the operation.
+    fn has(self, verb: Verb) -> bool {
+        (verb == Verb::Echo) == (self == Self::Rpc)
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Core(Memory::Malloc) => "rdma-core, malloc",
+            Self::Core(_) => "rdma-core",
+            Self::Async => "rdma-async",
+            Self::Rpc => "rdma-rpc",
+            Self::Perftest => "perftest, malloc",
+        })
+    }
+}
+
+/// An operation with messages of one size over one subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// The operation.
+    pub verb: Verb,
+    /// The size of a message in bytes.
+    pub size: usize,
+    /// What is measured.
+    pub subject: Subject,
+}
+
+/// Returns the rows of the table in its order, with perftest's or without.
+pub fn rows(with_perftest: bool) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let verbs = [
+        Verb::Send,
+        Verb::Write,
+        Verb::Read,
+        Verb::FetchAndAdd,
+        Verb::Echo,
+    ];
+    for verb in verbs {
+        let sizes: &[usize] = if verb.is_atomic() { &[8] } else { &SIZES };
+        for &size in sizes {
+            for subject in Subject::ALL {
+                if subject.has(verb) && (with_perftest || subject != Subject::Perftest) {
+                    rows.push(Row {
+                        verb,
+                        size,
+                        subject,
+                    });
+                }
+            }
+        }
+    }
+    rows
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            verb,
+            size,
+            subject,
+        } = self;
+        write!(f, "{} of {} over {subject}", verb_name(*verb), bytes(*size))
+    }
+}
+
+/// Returns the operation's name in the table.
+pub(super) fn verb_name(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Send => "send",
+        Verb::Write => "write",
+        Verb::Read => "read",
+        Verb::FetchAndAdd => "fetch-and-add",
+        Verb::CompareAndSwap => "compare-and-swap",
+        Verb::Echo => "call",
+    }
+}
+
+/// Returns a size with its unit.
+pub(super) fn bytes(size: usize) -> String {
+    match size {
+        size if size >= 1 << 20 => format!("{} MiB", size >> 20),
+        size if size >= 1 << 10 => format!("{} KiB", size >> 10),
+        size => format!("{size} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_layer_has_every_operation_that_it_offers() {
+        let all = rows(true);
+        let count = |subject| all.iter().filter(|row| row.subject == subject).count();
+        for subject in [
+            Subject::Core(Memory::Device),
+            Subject::Core(Memory::Malloc),
+            Subject::Async,
+            Subject::Perftest,
+        ] {
+            assert_eq!(count(subject), 3 * SIZES.len() + 1, "{subject}");
+        }
+        assert_eq!(count(Subject::Rpc), SIZES.len());
+        let alone = rows(false);
+        assert!(alone.iter().all(|row| row.subject != Subject::Perftest));
+        assert_eq!(alone.len() + count(Subject::Perftest), all.len());
+    }
+
+    #[test]
+    fn rows_say_what_they_are() {
+        assert_eq!(
+            rows(true)[1].to_string(),
+            "send of 8 B over rdma-core, malloc"
+        );
+        assert_eq!(
+            rows(true).last().unwrap().to_string(),
+            "call of 1 MiB over rdma-rpc"
+        );
+    }
+}

@@ -104,6 +104,9 @@ struct Options {
     /// The number of queue pairs, each with its own messages (core, bandwidth).
     #[arg(short = 'q', long = "qp", value_name = "N", default_value_t = 1)]
     queue_pairs: usize,
+    /// Write with immediate data, by which the receiving program notices each write (core, async).
+    #[arg(long = "write_with_imm")]
+    write_with_immediate: bool,
     /// Take all receives of an end from one shared receive queue (core, sends).
     #[arg(long = "use-srq")]
     use_srq: bool,
@@ -313,6 +316,7 @@ impl Options {
             memory: self.memory.into(),
             queue_pairs: self.queue_pairs,
             shared_receives: self.use_srq,
+            immediate: self.write_with_immediate,
             regions: self.regions,
             ..Plan::new(test, sizes, length)
         };
@@ -469,6 +473,18 @@ mod tests {
         assert!(refusal("send_bw --regions 2").contains("--regions goes with write_bw"));
         assert!(refusal("send_bw -l 200").contains("-l takes"));
         assert!(refusal("send_bw -l 2 --layer async").contains("--layer core"));
+    }
+
+    #[test]
+    fn writes_have_immediate_data_where_asked() {
+        let immediate = |line| request(line).unwrap().plan.immediate;
+        assert!(!immediate("write_lat"));
+        assert!(immediate("write_lat --write_with_imm -e"));
+        assert!(immediate("write_bw --write_with_imm -q 4 --layer core"));
+        assert!(immediate("write_bw --write_with_imm --layer async"));
+        assert!(refusal("send_bw --write_with_imm").contains("goes with write_lat and write_bw"));
+        let several = refusal("write_bw --write_with_imm --also 20001");
+        assert!(several.contains("--also goes with write_bw"), "{several}");
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! |---|---|---|
 //! | send | half of the round trip of a message and its echo | one way; the receiver reports its own |
 //! | write | half of the round trip; each end polls the last byte that the other writes | one way |
+//! | write, `--write_with_imm` | half of the round trip; each end waits for the completion of a receive | one way; the receiver reports its own |
 //! | read, atomics | from posting to completion | one way |
 //!
 //! - A latency sample is the time between the timestamps taken before two posts. The typical one is
@@ -29,7 +30,7 @@
 //!
 //! | `--layer` | what differs |
 //! |---|---|
-//! | `async` | a write's latency is that of one with immediate data, by which the receiver notices it; a latency sample includes waking the task; bandwidth is that of as many tasks as the depth, each of which awaits one operation after the other, so every one is signaled; there is no peak |
+//! | `async` | a write's latency is always that of one with immediate data, because rdma-async notices no other; a latency sample includes waking the task; bandwidth is that of as many tasks as the depth, each of which awaits one operation after the other, so every one is signaled; there is no peak |
 //! | `rpc` | `echo_lat` is the whole round trip of one call at a time, `echo_bw` that of 64 at once, by default; bytes are counted one way |
 //!
 //! Each end runs on one thread unless `--threads` says otherwise, and learns of completions as

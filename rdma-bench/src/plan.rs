@@ -122,6 +122,9 @@ pub struct Plan {
     pub queue_pairs: usize,
     /// Whether the queue pairs of a receiving end take their receives from one shared receive queue.
     pub shared_receives: bool,
+    /// Whether writes carry immediate data, by which the receiving program notices them. The write
+    /// latency of rdma-async always is that of such writes.
+    pub immediate: bool,
     /// The number of regions of memory at each end that writes go to in turn; `None` is a test
     /// where each queue pair has memory of its own. Whatever the number of regions, the messages go
     /// to the same number of [places](Self::PLACES), so that the memory that is touched is the same.
@@ -147,18 +150,26 @@ impl Plan {
             memory: Memory::default(),
             queue_pairs: 1,
             shared_receives: false,
+            immediate: false,
             regions: None,
         }
     }
 
-    /// The test's title, as perftest writes it, with what the layer makes of the test.
+    /// The test's title, as perftest writes it, with what the plan and the layer make of the test.
     pub fn title(&self) -> String {
         let title = self.test.title();
-        match (self.layer, self.test.verb, self.test.metric) {
-            (Layer::Async, Verb::Write, Metric::Latency) => format!("{title} with Immediate"),
-            (Layer::Rpc, _, Metric::Latency) => format!("{title}, Round Trip"),
+        match (self.layer, self.test.metric) {
+            _ if self.has_immediate() => format!("{title} with Immediate"),
+            (Layer::Rpc, Metric::Latency) => format!("{title}, Round Trip"),
             _ => title,
         }
+    }
+
+    /// Returns whether writes carry immediate data: because the plan says so, or because the
+    /// programs of rdma-async notice a write by nothing else.
+    pub fn has_immediate(&self) -> bool {
+        let noticed = self.test.verb == Verb::Write && self.test.metric == Metric::Latency;
+        self.immediate || (noticed && self.layer == Layer::Async)
     }
 
     /// The largest message.
@@ -169,7 +180,7 @@ impl Plan {
     /// Returns whether the program of the end `role` posts receives.
     pub fn receives_at(&self, role: Role) -> bool {
         let takes_part = self.test.metric == Metric::Latency || role == Role::Server;
-        takes_part && self.test.verb == Verb::Send
+        takes_part && (self.test.verb == Verb::Send || self.has_immediate())
     }
 
     /// Returns the plan if it can be measured.
@@ -206,6 +217,12 @@ impl Plan {
         if self.shared_receives && (self.layer != Layer::Core || self.test.verb != Verb::Send) {
             return refuse("--use-srq goes with send_lat and send_bw of --layer core".into());
         }
+        if self.immediate && self.test.verb != Verb::Write {
+            return refuse("--write_with_imm goes with write_lat and write_bw".into());
+        }
+        if self.immediate && self.regions.is_some() {
+            return refuse("--regions and --write_with_imm do not go together".into());
+        }
         if let Some(regions) = self.regions {
             if !core_bandwidth || self.test.verb != Verb::Write || self.sizes.len() > 1 {
                 return refuse("--regions goes with write_bw of --layer core and one -s".into());
@@ -239,7 +256,7 @@ impl Plan {
             [size] => format!("-s {size}"),
             sizes => format!("-a, {} sizes", sizes.len()),
         };
-        let test = |plan: &Self| format!("{} ({})", plan.test, plan.test.title());
+        let test = |plan: &Self| format!("{} ({})", plan.test, plan.title());
         let mtu = |plan: &Self| plan.mtu.map_or("default".into(), |mtu| mtu.to_string());
         let regions = |plan: &Self| {
             plan.regions
@@ -554,6 +571,52 @@ mod tests {
                 "{refused}"
             );
         }
+    }
+
+    #[test]
+    fn immediate_data_is_for_writes() {
+        let with = |verb, metric, layer| {
+            let immediate = true;
+            let plan = plan(verb, metric, &[8], 1000);
+            Plan {
+                layer,
+                immediate,
+                ..plan
+            }
+            .checked()
+        };
+        for layer in [Layer::Core, Layer::Async] {
+            let bandwidth = with(Verb::Write, Metric::Bandwidth, layer).unwrap();
+            assert!(bandwidth.receives_at(Role::Server) && !bandwidth.receives_at(Role::Client));
+            let latency = with(Verb::Write, Metric::Latency, layer).unwrap();
+            assert!(latency.receives_at(Role::Server) && latency.receives_at(Role::Client));
+            assert_eq!(latency.title(), "RDMA_Write Latency Test with Immediate");
+        }
+        let refused = with(Verb::Send, Metric::Latency, Layer::Core).unwrap_err();
+        assert!(refused.to_string().contains("--write_with_imm goes with"));
+        let regions = Some(7);
+        let bandwidth = with(Verb::Write, Metric::Bandwidth, Layer::Core).unwrap();
+        let bandwidth = Plan {
+            regions,
+            ..bandwidth
+        };
+        assert!(bandwidth.checked().is_err());
+    }
+
+    #[test]
+    fn a_plan_with_immediate_data_differs_from_one_without_unless_it_has_them_anyway() {
+        let agree = |layer| {
+            let plain = plan(Verb::Write, Metric::Latency, &[8], 1000);
+            let plain = Plan { layer, ..plain };
+            let immediate = Plan {
+                immediate: true,
+                ..plain.clone()
+            };
+            Plan::agree(&plain, &immediate)
+        };
+        let error = agree(Layer::Core).unwrap_err().to_string();
+        assert!(error.contains("differ in test: "), "{error}");
+        assert!(agree(Layer::Async).is_ok());
     }
 
     #[test]

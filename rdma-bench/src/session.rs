@@ -196,9 +196,10 @@ pub fn supported(plan: &Plan, settings: &Settings) -> Result<()> {
     }
     let core_writes = plan.layer == Layer::Core
         && plan.test.verb == Verb::Write
-        && plan.test.metric == Metric::Bandwidth;
+        && plan.test.metric == Metric::Bandwidth
+        && !plan.immediate;
     if !core_writes && !settings.further_servers.is_empty() {
-        return refuse("--also goes with write_bw of --layer core");
+        return refuse("--also goes with write_bw of --layer core, without --write_with_imm");
     }
     if plan.layer != Layer::Core {
         if settings.post_list != 1 {
@@ -218,9 +219,10 @@ pub fn supported(plan: &Plan, settings: &Settings) -> Result<()> {
     } else if settings.completion.is_some() || settings.threads != 1 {
         return refuse("--completion and --threads go with --layer async and rpc");
     }
-    if settings.events && plan.test.verb == Verb::Write {
+    if settings.events && plan.test.verb == Verb::Write && !plan.immediate {
         return refuse(
-            "writes complete without the peer noticing: -e goes with send, read and atomics",
+            "the peer of a write gets no event: -e goes with send, read, atomics and \
+             --write_with_imm",
         );
     }
     Ok(())

@@ -291,11 +291,15 @@ fn many_queue_pairs() {
 
 #[test]
 fn many_queue_pairs_for_a_certain_time() {
-    for word in ["send_bw", "write_bw"] {
-        let [server, client] = both(&format!("{word} -s 8 -q 4 -D 1"));
+    for words in [
+        "send_bw -q 4",
+        "write_bw -q 4",
+        "write_bw -q 4 --write_with_imm",
+    ] {
+        let [server, client] = both(&format!("{words} -s 8 -D 1"));
         let counts = [&server, &client].map(|printed| figures(printed)[0][1]);
-        assert!(counts[0] > 4.0, "{word}: {server}");
-        assert_eq!(counts[0], counts[1], "{word}: {server}{client}");
+        assert!(counts[0] > 4.0, "{words}: {server}");
+        assert_eq!(counts[0], counts[1], "{words}: {server}{client}");
     }
 }
 
@@ -313,6 +317,35 @@ fn shared_receive_queues() {
         assert!(printed.contains("Using SRQ      : ON\n"), "{printed}");
         assert!(printed.contains(" Number of qps   : 4\t"), "{printed}");
     }
+}
+
+#[test]
+fn writes_with_immediate_data() {
+    latency("write_lat -s 8 --write_with_imm", 8.0, true);
+    latency("write_lat -s 64K --write_with_imm -e -r 4", 65536.0, true);
+    bandwidth("write_bw -s 512 --write_with_imm", 512.0);
+    rates_over("write_bw -s 8 --write_with_imm -q 4 -r 16 -t 8", 8.0, 4.0);
+    for ends in [
+        both("write_lat -s 8 -n 5 --write_with_imm"),
+        both("write_lat -s 8 -n 5 --layer async"),
+    ] {
+        for printed in ends {
+            assert!(printed.contains("RDMA_Write Latency Test with Immediate"));
+        }
+    }
+}
+
+#[test]
+fn writes_with_immediate_data_of_futures() {
+    let option = "--write_with_imm --layer async";
+    latency(&format!("write_lat -s 8 {option}"), 8.0, true);
+    for size in [8.0, 65536.0] {
+        rates(&format!("write_bw -s {size} {option}"), size);
+    }
+    rates(
+        &format!("write_bw -s 8 -r 16 {option} --completion event"),
+        8.0,
+    );
 }
 
 #[test]
@@ -415,6 +448,8 @@ fn a_certain_time() {
         "read_lat",
         "send_bw",
         "write_bw",
+        "write_lat --write_with_imm",
+        "write_bw --write_with_imm --layer async",
         "send_lat --layer async",
         "send_bw --layer async",
         "read_bw --layer async",

@@ -160,6 +160,7 @@ impl Connection {
         let work = async {
             match ends.plan.test.verb {
                 Verb::Send if receives => send::receive_all(ends, size, &window).await,
+                Verb::Write if receives => write::receive_all(ends, &window).await,
                 Verb::Send => send::bandwidth(ends, size, &window).await,
                 Verb::Write => write::bandwidth(ends, size, &window).await,
                 Verb::Read => read::bandwidth(ends, size, &window).await,
@@ -186,7 +187,7 @@ impl Measure for Connection {
         let test = self.ends.plan.test;
         let attends = match test.metric {
             Metric::Latency => !test.is_half_round_trip(),
-            Metric::Bandwidth => test.verb.is_one_sided(),
+            Metric::Bandwidth => !self.ends.plan.receives_at(Role::Server),
         };
         if attends && self.ends.role == Role::Server {
             // This end's device answers, and the program has nothing to do.

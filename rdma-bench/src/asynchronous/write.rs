@@ -1,4 +1,4 @@
-//! RDMA writes.
+//! RDMA writes, with and without immediate data.
 
 use super::connection::Ends;
 use super::window::Window;
@@ -6,8 +6,11 @@ use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::Role;
 
-/// Each end writes to the other with a number, by which the other notices the write, and waits for
-/// the other's.
+/// The immediate data of writes.
+const IMMEDIATE: u32 = 0;
+
+/// Each end writes to the other with immediate data, by which the other notices the write, and waits
+/// for the other's.
 pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -> Result<()> {
     let rdma = &ends.rdma;
     let message = ends.allocate(size)?;
@@ -18,7 +21,8 @@ pub(super) async fn latency(ends: &Ends, size: usize, recorder: &mut Recorder) -
             rdma.receive_write_immediate().await?;
         }
         recorder.stamp();
-        rdma.write_with_immediate(&message, &mut target, 0).await?;
+        rdma.write_with_immediate(&message, &mut target, IMMEDIATE)
+            .await?;
         if client {
             rdma.receive_write_immediate().await?;
         }
@@ -33,11 +37,27 @@ pub(super) async fn bandwidth(ends: &Ends, size: usize, window: &Window) -> Resu
     let write = async || {
         let mut target = ends.target(size)?;
         while window.take() {
-            ends.rdma.write(&message, &mut target).await?;
+            if ends.plan.immediate {
+                let rdma = &ends.rdma;
+                rdma.write_with_immediate(&message, &mut target, IMMEDIATE)
+                    .await?;
+            } else {
+                ends.rdma.write(&message, &mut target).await?;
+            }
             window.complete();
         }
         Ok(())
     };
     window.begin();
     window.drive((0..ends.depth).map(|_| write())).await
+}
+
+/// The receiving end of a bandwidth test of writes with immediate data. Its time is from the first
+/// write to the last.
+pub(super) async fn receive_all(ends: &Ends, window: &Window) -> Result<()> {
+    while window.take() {
+        ends.rdma.receive_write_immediate().await?;
+        window.complete();
+    }
+    Ok(())
 }

@@ -215,8 +215,13 @@ impl Connection {
         let test = self.plan.test;
         match (test.metric, test.verb, self.role) {
             (Metric::Latency, Verb::Send, _) => send::latency(self, size, control),
+            (Metric::Latency, Verb::Write, _) if self.plan.immediate => {
+                write::latency_with_immediate(self, size, control)
+            }
             (Metric::Latency, Verb::Write, _) => write::latency(self, size, control),
-            (Metric::Bandwidth, Verb::Send, Role::Server) => send::receive_all(self, size, control),
+            (Metric::Bandwidth, _, Role::Server) if self.plan.receives_at(Role::Server) => {
+                send::receive_all(self, size, control)
+            }
             // One-sided: this end's device answers, and the program has nothing to do.
             (_, _, Role::Server) => control.barrier().map(|()| Measured::Nothing),
             (Metric::Latency, Verb::Read, _) => read::latency(self, size, control),

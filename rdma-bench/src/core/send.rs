@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use rdma_core::{SendRequest, WorkCompletion};
+use rdma_core::{Buffer, SendRequest, WorkCompletion};
 
 use super::Connection;
 use super::completions::Completions;
@@ -25,6 +25,16 @@ pub(super) fn latency(
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
+    exchange(connection, size, control, SendRequest::send)
+}
+
+/// A request and the peer's, over and over; each end notices the other's by a receive.
+pub(super) fn exchange(
+    connection: &Connection,
+    size: usize,
+    control: &mut Control,
+    request: impl Fn(Buffer) -> SendRequest<Buffer>,
+) -> Result<Measured> {
     let mut receives = Receives::post(connection, size)?;
     let mut sends = connection.queue_pair().send_queue();
     let mut message = connection.message(size)?;
@@ -42,7 +52,7 @@ pub(super) fn latency(
             receives.turn(&room[0])?;
         }
         recorder.stamp();
-        let request = SendRequest::send(message);
+        let request = request(message);
         let request = if inline { request.inline() } else { request };
         sends.post(request).map_err(rdma_core::Error::from)?;
         if connection.sends.wait(&mut room, &mut watch)? == 0 {

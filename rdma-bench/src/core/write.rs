@@ -1,15 +1,30 @@
-//! RDMA writes.
+//! RDMA writes, with and without immediate data.
 
 use rdma_core::{ExposedMemory, SendRequest, WorkCompletion};
 
 use super::Connection;
 use super::memory;
 use super::pump::pump;
-use super::send::foreign;
+use super::send::{exchange, foreign};
 use crate::control::{Control, Watch};
 use crate::error::Result;
 use crate::recorder::Recorder;
 use crate::session::{Measured, Role};
+
+/// The immediate data of writes.
+const IMMEDIATE: u32 = 0;
+
+/// Each end writes to the other, and waits for the completion of a receive by the other's write.
+pub(super) fn latency_with_immediate(
+    connection: &Connection,
+    size: usize,
+    control: &mut Control,
+) -> Result<Measured> {
+    let (_, remote) = connection.windows(size)?;
+    exchange(connection, size, control, |message| {
+        SendRequest::write_with_immediate(message, remote, IMMEDIATE)
+    })
+}
 
 /// Each end writes to the other a message whose last byte counts, and waits for that byte here.
 pub(super) fn latency(
@@ -75,8 +90,13 @@ pub(super) fn bandwidth(
     }
     let (messages, targets) = (connection.messages(size)?, connection.targets(size)?);
     let inline = size <= connection.inline;
+    let immediate = connection.plan.immediate;
     pump(connection, control, |lane| {
-        let request = SendRequest::write(messages[lane].clone(), targets[lane]);
+        let (message, target) = (messages[lane].clone(), targets[lane]);
+        let request = match immediate {
+            true => SendRequest::write_with_immediate(message, target, IMMEDIATE),
+            false => SendRequest::write(message, target),
+        };
         if inline { request.inline() } else { request }
     })
 }

@@ -58,12 +58,14 @@ mod recorder;
 pub mod report;
 pub mod rpc;
 pub mod session;
+mod settings;
 pub mod statistics;
 mod test;
 
 pub use error::{Error, Result};
-pub use plan::{Completion, Layer, Length, Memory, Plan, Settings};
+pub use plan::{Layer, Length, Memory, Plan};
 pub use recorder::Recorder;
+pub use settings::{Completion, Settings};
 pub use test::{Metric, Test, Verb};
 
 /// The examples of the workspace's README, which are tested as this crate's.

@@ -1,9 +1,9 @@
-//! What to measure and how.
+//! What to measure: the part that both ends must agree on.
 
 use std::fmt;
 use std::time::Duration;
 
-use rdma_core::{ConnectOptions, Mtu};
+use rdma_core::Mtu;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -61,17 +61,6 @@ impl fmt::Display for Memory {
             Self::Malloc => "malloc",
         })
     }
-}
-
-/// How tasks of rdma-async and rdma-rpc learn of completions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Completion {
-    /// By their events.
-    Event,
-    /// By looking for so long, then by their events.
-    Adaptive(Duration),
-    /// By looking.
-    Busy,
 }
 
 /// How long to measure.
@@ -302,147 +291,6 @@ impl Plan {
     }
 }
 
-/// How one end measures.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// The device; `None` is the one that `RDMA_DEVICE` selects, or the first usable one.
-    pub device: Option<String>,
-    /// The port.
-    pub port: Option<u8>,
-    /// The GID index.
-    pub gid_index: Option<u32>,
-    /// How many requests a bandwidth test has outstanding.
-    pub tx_depth: usize,
-    /// The number of receives that are posted on each queue pair, or on the shared receive queue.
-    pub rx_depth: usize,
-    /// One in so many requests of a bandwidth test is signaled; `None` is 100, or 1 for messages of
-    /// more than 8 KiB.
-    pub cq_moderation: Option<usize>,
-    /// How many requests of a bandwidth test are handed to the device together.
-    pub post_list: usize,
-    /// The control ports of further servers on the server's host, which the client of a write
-    /// test writes to as well.
-    pub further_servers: Vec<u16>,
-    /// Up to how many bytes are sent inline; `None` is perftest's default for the device.
-    pub inline: Option<u32>,
-    /// How many reads and atomics are outstanding; `None` is as many as the device can.
-    pub outstanding_reads: Option<u8>,
-    /// Wait for completions by their events instead of polling, in rdma-core.
-    pub events: bool,
-    /// How to learn of completions in the layers above; `None` is rdma-async's default.
-    pub completion: Option<Completion>,
-    /// How many threads the layers above run on; with more than one, the test itself has another.
-    pub threads: usize,
-    /// The exponent of the acknowledgement timeout.
-    pub ack_timeout: u8,
-    /// The service level.
-    pub service_level: u8,
-    /// The traffic class.
-    pub traffic_class: u8,
-    /// Measure no peak bandwidth, which takes a timestamp for each message.
-    pub no_peak: bool,
-    /// How long to wait for anything before giving up.
-    pub timeout: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            device: None,
-            port: None,
-            gid_index: None,
-            tx_depth: 128,
-            rx_depth: 512,
-            cq_moderation: None,
-            post_list: 1,
-            further_servers: Vec::new(),
-            inline: None,
-            outstanding_reads: None,
-            events: false,
-            completion: None,
-            threads: 1,
-            ack_timeout: 14,
-            service_level: 0,
-            traffic_class: 0,
-            no_peak: false,
-            timeout: Duration::from_secs(60),
-        }
-    }
-}
-
-impl Settings {
-    /// Above so many bytes every request of a bandwidth test is signaled by default.
-    const MODERATED: usize = 8192;
-    /// Above so many iterations no peak is measured.
-    const PEAK_ITERATIONS: usize = 20_000;
-    /// The vendor whose devices perftest sends inline on by default.
-    const MELLANOX: u32 = 0x02c9;
-
-    /// How queue pairs are connected, with the device's choice of the MTU.
-    pub(crate) fn connect_options(&self) -> ConnectOptions {
-        ConnectOptions::default()
-            .ack_timeout_exponent(self.ack_timeout)
-            .service_level(self.service_level)
-            .traffic_class(self.traffic_class)
-    }
-
-    /// The number of requests that each queue pair has outstanding.
-    pub fn depth(&self, plan: &Plan) -> usize {
-        match plan.test.metric {
-            Metric::Latency => 1,
-            Metric::Bandwidth => {
-                let messages = plan.length.iterations().unwrap_or(usize::MAX);
-                self.tx_depth.clamp(1, messages.max(1))
-            }
-        }
-    }
-
-    /// The number of receives that are posted: on each queue pair, or on the shared receive queue.
-    pub fn receives(&self, plan: &Plan) -> usize {
-        let sharing = if plan.shared_receives {
-            plan.queue_pairs
-        } else {
-            1
-        };
-        let messages = plan.length.iterations().unwrap_or(usize::MAX);
-        let messages = messages.saturating_mul(sharing);
-        self.rx_depth.clamp(1, messages.max(1))
-    }
-
-    /// One in how many requests of a queue pair is signaled. A queue pair with room for less than a
-    /// list has a signaled request among those that are outstanding.
-    pub fn moderation(&self, plan: &Plan) -> usize {
-        let default = match plan.sizes.as_slice() {
-            [size] if *size > Self::MODERATED => 1,
-            _ => 100,
-        };
-        let wanted = self.cq_moderation.unwrap_or(default);
-        let depth = self.depth(plan);
-        wanted.clamp(1, depth - self.post_list.min(depth) + 1)
-    }
-
-    /// Whether to take a timestamp for each message.
-    pub fn peak(&self, plan: &Plan) -> bool {
-        let count = plan.length.iterations();
-        !self.no_peak && count.is_some_and(|count| count <= Self::PEAK_ITERATIONS)
-    }
-
-    /// Up to how many bytes to send inline on a device of `vendor`.
-    pub fn inline_size(&self, test: Test, vendor: u32) -> u32 {
-        let default = match (test.verb, test.metric) {
-            (Verb::Send, Metric::Latency) => 236,
-            (Verb::Write, Metric::Latency) => 220,
-            _ => 0,
-        };
-        match self.inline {
-            _ if test.verb.has_response() => 0,
-            Some(size) => size,
-            None if vendor == Self::MELLANOX => default,
-            None => 0,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -450,63 +298,6 @@ mod tests {
     fn plan(verb: Verb, metric: Metric, sizes: &[usize], iterations: usize) -> Plan {
         let test = Test { verb, metric };
         Plan::new(test, sizes.to_vec(), Length::Iterations(iterations))
-    }
-
-    #[test]
-    fn depth_and_moderation_are_perftests() {
-        let settings = Settings::default();
-        let bandwidth = |size, count| plan(Verb::Write, Metric::Bandwidth, &[size], count);
-        let shape = |plan: &Plan| (settings.depth(plan), settings.moderation(plan));
-        assert_eq!(shape(&bandwidth(8, 1000)), (128, 100));
-        assert_eq!(shape(&bandwidth(8, 50)), (50, 50));
-        assert_eq!(shape(&bandwidth(65536, 1000)), (128, 1));
-        let latency = plan(Verb::Send, Metric::Latency, &[8], 200);
-        assert_eq!(shape(&latency), (1, 1));
-        assert_eq!(settings.receives(&latency), 200);
-        let shared = Plan {
-            queue_pairs: 2,
-            shared_receives: true,
-            ..plan(Verb::Send, Metric::Bandwidth, &[8], 200)
-        };
-        assert_eq!(settings.receives(&shared), 400);
-        let queue_pairs = 3;
-        let more = Plan {
-            queue_pairs,
-            ..shared
-        };
-        assert_eq!(settings.receives(&more), 512);
-        let all = plan(Verb::Write, Metric::Bandwidth, &[8, 65536], 1000);
-        assert_eq!(shape(&all), (128, 100));
-    }
-
-    #[test]
-    fn a_queue_pair_without_room_for_a_list_has_a_signaled_request_outstanding() {
-        for post_list in [1, 7, 32, 33, 127, 128] {
-            let settings = Settings {
-                post_list,
-                ..Settings::default()
-            };
-            let plan = plan(Verb::Write, Metric::Bandwidth, &[8], 1000);
-            let (depth, moderation) = (settings.depth(&plan), settings.moderation(&plan));
-            // With one request more than this, a list would not fit.
-            let outstanding = depth - post_list + 1;
-            assert!((1..=outstanding).contains(&moderation), "-l {post_list}");
-        }
-    }
-
-    #[test]
-    fn inline_is_for_known_devices_and_for_what_can_be_inline() {
-        let settings = Settings::default();
-        let test = |verb, metric| Test { verb, metric };
-        let send = test(Verb::Send, Metric::Latency);
-        assert_eq!(settings.inline_size(send, 0x02c9), 236);
-        assert_eq!(settings.inline_size(send, 0), 0);
-        let asked = Settings {
-            inline: Some(64),
-            ..settings
-        };
-        assert_eq!(asked.inline_size(send, 0), 64);
-        assert_eq!(asked.inline_size(test(Verb::Read, Metric::Latency), 0), 0);
     }
 
     #[test]

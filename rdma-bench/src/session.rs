@@ -9,10 +9,11 @@ use crate::control::{self, Control};
 use crate::core;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::plan::{Layer, Length, Plan, Settings};
+use crate::plan::{Layer, Length, Plan};
 use crate::recorder::Recorder;
 use crate::report::{Facts, Header, Listing, Style, columns, json};
 use crate::rpc;
+use crate::settings::Settings;
 use crate::statistics::{Bandwidth, Latency};
 use crate::test::{Metric, Verb};
 

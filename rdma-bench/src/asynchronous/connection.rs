@@ -10,10 +10,11 @@ use super::window::Window;
 use super::{atomic, link, read, send, write};
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::plan::{Length, Plan, Settings};
+use crate::plan::{Length, Plan};
 use crate::recorder::Recorder;
 use crate::report::Facts;
 use crate::session::{Measure, Measured, Role};
+use crate::settings::Settings;
 use crate::test::{Metric, Verb};
 
 /// How many operations the crate has outstanding by default.

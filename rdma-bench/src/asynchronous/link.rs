@@ -10,9 +10,10 @@ use tokio::runtime::Runtime;
 use super::runtime::{self, Progress};
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::plan::{Completion, Plan, Settings};
+use crate::plan::Plan;
 use crate::report::{Address, Facts};
 use crate::session::Role;
+use crate::settings::{Completion, Settings};
 
 /// Where the server listens.
 #[derive(Debug, Serialize, Deserialize)]

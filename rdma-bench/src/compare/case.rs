@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Goals, Network};
 use crate::machine::Machine;
-use crate::plan::Settings;
+use crate::settings::Settings;
 use crate::test::{Metric, Test, Verb};
 
 /// How much is measured.

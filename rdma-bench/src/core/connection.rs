@@ -10,9 +10,10 @@ use super::peer::Peer;
 use super::{atomic, memory, read, send, write};
 use crate::control::{self, Control};
 use crate::error::{Error, Result};
-use crate::plan::{Length, Plan, Settings};
+use crate::plan::{Length, Plan};
 use crate::report::{Address, Facts};
 use crate::session::{Measure, Measured, Role};
+use crate::settings::Settings;
 use crate::test::{Metric, Verb};
 
 /// This end of a test: all of its queue pairs, which share their completion queues.

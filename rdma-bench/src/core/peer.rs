@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::plan::{Plan, Settings};
+use crate::plan::Plan;
+use crate::settings::Settings;
 
 /// Perftest's.
 const HOP_LIMIT: u8 = u8::MAX;

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use super::columns::RULE;
-use crate::plan::{Layer, Plan, Settings};
+use crate::plan::{Layer, Plan};
 use crate::session::Role;
+use crate::settings::Settings;
 use crate::test::{Metric, Test};
 
 /// One end, as the report names it.

@@ -12,10 +12,11 @@ use crate::asynchronous::runtime::{self, Progress};
 use crate::asynchronous::window::Window;
 use crate::control::Control;
 use crate::error::Result;
-use crate::plan::{Plan, Settings};
+use crate::plan::Plan;
 use crate::recorder::Recorder;
 use crate::report::Facts;
 use crate::session::{Measure, Measured, Role};
+use crate::settings::Settings;
 use crate::test::Metric;
 
 const METHOD: &str = "bench/echo";

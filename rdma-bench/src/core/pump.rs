@@ -48,11 +48,17 @@ pub(super) fn pump<T: Gather + 'static>(
     control.barrier()?;
     let mut watch = control.watch(false)?;
     times.begin();
-    for (position, lane) in lanes.iter_mut().enumerate() {
-        lane.fill(connection, &mut times, || request(position))?;
-    }
     let mut goal = connection.messages_in_all();
-    while times.completed < goal {
+    // The queue pairs that have room.
+    let mut ready: Vec<usize> = (0..lanes.len()).collect();
+    loop {
+        // The one call of it, so that it is compiled into this loop.
+        for position in ready.drain(..) {
+            lanes[position].fill(connection, &mut times, || request(position))?;
+        }
+        if times.completed >= goal {
+            break;
+        }
         let count = connection.sends.wait(&mut room, &mut watch)?;
         for completion in &room[..count] {
             let position = numbers.position(completion.queue_pair());
@@ -60,15 +66,16 @@ pub(super) fn pump<T: Gather + 'static>(
             let done = lane.queue.complete(completion).count();
             lane.completed += done;
             times.complete(done);
-            lane.fill(connection, &mut times, || request(position))?;
+            ready.push(position);
         }
         if times.over() && goal == usize::MAX {
             // On each queue pair the first signaled request from here on is the last.
-            for (position, lane) in lanes.iter_mut().enumerate() {
+            for lane in &mut lanes {
                 lane.goal = lane.posted.next_multiple_of(connection.moderation);
-                lane.fill(connection, &mut times, || request(position))?;
             }
             goal = lanes.iter().map(|lane| lane.goal).sum();
+            ready.clear();
+            ready.extend(0..lanes.len());
         }
     }
     let bandwidth = times.bandwidth();
@@ -80,7 +87,7 @@ pub(super) fn pump<T: Gather + 'static>(
 
 impl<T: Gather + 'static> Lane<T> {
     /// Posts requests, singly or in lists, while there is room for them.
-    #[inline]
+    #[inline(always)]
     fn fill(
         &mut self,
         connection: &Connection,
@@ -89,17 +96,10 @@ impl<T: Gather + 'static> Lane<T> {
     ) -> Result<()> {
         let (depth, list) = (connection.depth, connection.list);
         let (goal, moderation) = (self.goal, connection.moderation);
-        let mut next = |number: usize| {
-            let request = request();
-            match (number + 1).is_multiple_of(moderation) || number + 1 == goal {
-                true => request,
-                false => request.unsignaled(),
-            }
-        };
         while self.posted < goal && self.posted - self.completed + list <= depth {
             if list == 1 {
                 times.post();
-                let request = next(self.posted);
+                let request = signaled(request(), self.posted + 1, goal, moderation);
                 self.queue.post(request).map_err(rdma_core::Error::from)?;
                 self.posted += 1;
                 continue;
@@ -107,11 +107,26 @@ impl<T: Gather + 'static> Lane<T> {
             let mut batch = self.queue.batch();
             for number in self.posted..goal.min(self.posted + list) {
                 times.post();
-                batch.push(next(number)).map_err(rdma_core::Error::from)?;
+                let request = signaled(request(), number + 1, goal, moderation);
+                batch.push(request).map_err(rdma_core::Error::from)?;
             }
             self.posted += batch.post().map_err(|refused| refused.error)?;
         }
         Ok(())
+    }
+}
+
+/// Returns the request of this number, from 1 on, with a completion if it is due for one.
+#[inline(always)]
+fn signaled<T>(
+    request: SendRequest<T>,
+    number: usize,
+    goal: usize,
+    moderation: usize,
+) -> SendRequest<T> {
+    match number.is_multiple_of(moderation) || number == goal {
+        true => request,
+        false => request.unsignaled(),
     }
 }
 

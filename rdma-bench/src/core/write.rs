@@ -90,13 +90,16 @@ pub(super) fn bandwidth(
     }
     let (messages, targets) = (connection.messages(size)?, connection.targets(size)?);
     let inline = size <= connection.inline;
-    let immediate = connection.plan.immediate;
+    // Two loops, so that neither tests for each message which of them it is.
+    if connection.plan.immediate {
+        return pump(connection, control, |lane| {
+            let message = messages[lane].clone();
+            let request = SendRequest::write_with_immediate(message, targets[lane], IMMEDIATE);
+            if inline { request.inline() } else { request }
+        });
+    }
     pump(connection, control, |lane| {
-        let (message, target) = (messages[lane].clone(), targets[lane]);
-        let request = match immediate {
-            true => SendRequest::write_with_immediate(message, target, IMMEDIATE),
-            false => SendRequest::write(message, target),
-        };
+        let request = SendRequest::write(messages[lane].clone(), targets[lane]);
         if inline { request.inline() } else { request }
     })
 }

@@ -1,10 +1,10 @@
-//! How far apart the two processors are at the moment.
+//! How far apart the two processors are at a moment.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What the round trip of a cache line tells of the two processors.
+/// The distance of the two processors, by the round trip of a cache line between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Regime {
     /// They share a cache: about 100 ns.
@@ -14,10 +14,10 @@ pub enum Regime {
 }
 
 impl Regime {
-    /// Between the two, in microseconds.
+    /// The round trip that separates the two, in microseconds.
     const BETWEEN: f64 = 0.2;
 
-    /// That of a round trip of so many microseconds.
+    /// Returns the regime of a round trip of so many microseconds.
     pub fn of(round_trip: f64) -> Self {
         if round_trip < Self::BETWEEN {
             Self::Near

@@ -142,7 +142,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Its name, and what to multiply microseconds, messages each second or a count with.
+    /// Returns the unit's name, and the factor from microseconds, messages each second or a count.
     pub fn shown(self) -> (&'static str, f64) {
         match self {
             Self::Microseconds => ("usec", 1.0),

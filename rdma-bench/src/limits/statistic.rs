@@ -20,7 +20,7 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// Returns the percentile rank, of a number that is a percentile of a latency.
+    /// Returns the rank of the percentile that this number is of a latency; `None` for a counter.
     pub(super) fn rank(self) -> Option<&'static str> {
         match self {
             Self::Typical => Some("50.0"),

@@ -1,0 +1,111 @@
+//! The judge measures rows of every layer on an RDMA device: the one that `RDMA_DEVICE` selects, or
+//! the first usable one. Without any these tests fail.
+
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use rdma_bench::Layer;
+use rdma_bench::compare::Network;
+use rdma_bench::limits::{
+    Bound, Effort, Goal, Judge, Judged, Networks, Part, Programs, Row, Run, Source, Statistic, Unit,
+};
+use rdma_bench::machine::Machine;
+use rdma_bench::{Metric, Verb};
+use rdma_core::{AddressChoice, Context};
+
+/// One pair of the shortest runs.
+const SHORT: Effort = Effort {
+    looks: &[1],
+    repeats: 0,
+    time: Duration::from_millis(1),
+};
+
+const fn latency(layer: Layer, verb: Verb) -> Part {
+    Part::of(Source::Ours(layer, Run::new(verb, Metric::Latency, 8)))
+}
+
+const TAILS: Row = Row {
+    id: "T1",
+    what: "send_lat 8 B, p99 over async - p99 over core",
+    unit: Unit::Microseconds,
+    figure: latency(Layer::Async, Verb::Send).at(Statistic::P99),
+    yardstick: &[latency(Layer::Core, Verb::Send).at(Statistic::P99)],
+    goal: Goal::Difference(Bound::AtMost(0.2)),
+};
+
+const CALLS: Row = Row {
+    id: "T2",
+    what: "echo_lat 8 B, p99.9 / median",
+    unit: Unit::Microseconds,
+    figure: latency(Layer::Rpc, Verb::Echo).at(Statistic::P99_9),
+    yardstick: &[latency(Layer::Rpc, Verb::Echo)],
+    goal: Goal::Ratio(Bound::AtMost(10.0)),
+};
+
+const ITERATIONS: Row = Row {
+    id: "T3",
+    what: "iterations",
+    unit: Unit::Count,
+    figure: latency(Layer::Core, Verb::Send).at(Statistic::Counter("/results/n_iterations")),
+    yardstick: &[],
+    goal: Goal::Value(Bound::AtMost(200_000.0)),
+};
+
+fn measured(row: &Row) -> Judged {
+    let context = Context::open_default().expect("a device");
+    let address = context.address(AddressChoice::default()).expect("a port");
+    let network = Network {
+        device: context.name().to_owned(),
+        port: address.port,
+        gid_index: address.gid_index,
+        mtu: address.mtu.bytes(),
+    };
+    let programs = Programs {
+        bench: env!("CARGO_BIN_EXE_rdma-bench").into(),
+        yardstick: env!("CARGO_BIN_EXE_yardstick").into(),
+    };
+    let networks = Networks {
+        softroce: network,
+        kernel: None,
+    };
+    let judged = Judge::new(programs, networks, SHORT).judge(row);
+    let judged = judged.expect("the row can be measured");
+    assert_eq!((judged.pairs.len(), judged.verdict()), (1, None));
+    assert!(judged.pairs[0].cache_line.iter().all(|line| *line > 0.0));
+    judged
+}
+
+#[test]
+fn percentiles_of_two_layers_differ_by_microseconds() {
+    let judged = measured(&TAILS);
+    let [pair] = &*judged.pairs else { panic!() };
+    assert_eq!(
+        pair.judged,
+        pair.figure - pair.yardstick.expect("a yardstick")
+    );
+    let percentile = |document: usize| &pair.documents[document]["results"]["percentile_99"];
+    assert_eq!(percentile(0).as_f64(), Some(pair.figure));
+    assert_eq!(percentile(1).as_f64(), pair.yardstick);
+}
+
+#[test]
+fn calls_are_judged_by_a_ratio_of_their_percentiles() {
+    let judged = measured(&CALLS);
+    let [pair] = &*judged.pairs else { panic!() };
+    let tail = &pair.documents[0]["results"]["percentile_99.9"];
+    assert_eq!(tail.as_f64(), Some(pair.figure));
+    let median = &pair.documents[1]["results"]["t_typical"];
+    assert_eq!(median.as_f64(), pair.yardstick);
+}
+
+#[test]
+fn counters_are_numbers_of_the_programs_document() {
+    let judged = measured(&ITERATIONS);
+    assert!(judged.figure() >= 1000.0, "{}", judged.figure());
+    assert_eq!(
+        (judged.median(), judged.yardstick()),
+        (judged.figure(), None)
+    );
+    assert_eq!(judged.document(&Machine::look())["unit"], "count");
+}

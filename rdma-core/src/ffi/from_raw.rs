@@ -58,13 +58,15 @@ impl Buffer {
     /// Takes over a registration of `owner`'s memory that a vendor's extension made. It is
     /// deregistered by `ibv_dereg_mr`.
     ///
-    /// `access` is what it was registered with, and `first` what requests call the first byte, if
-    /// that is not its address.
+    /// `access` is what it was registered with, and `first` the address of the first byte in
+    /// requests, if that is not its address in this process: `Some(0)` for a region that the device
+    /// counts from 0, whatever `access` says.
     ///
     /// # Safety
     ///
     /// `raw` is a memory region of `domain` over the whole of the owner's memory, which grants peers
-    /// no access, and which nobody else changes or deregisters.
+    /// no access, and which nobody else changes or deregisters. Its first byte has the address in
+    /// requests that `first` says.
     ///
     /// # Panics
     ///

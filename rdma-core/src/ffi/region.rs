@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ibverbs_sys as sys;
 
+use super::allocation::PAGE;
 use super::context::{ContextHandle, positive};
 use super::elements::LocalKey;
 use super::owner::Backing;
@@ -98,7 +99,8 @@ impl RawRegion {
 /// among them, are dropped after it.
 pub(crate) struct RegionHandle {
     raw: RawRegion,
-    /// What to add to an address of this process for that which requests use.
+    /// What to add to an address of this process for that which requests use. It says where the
+    /// device counts from, and so changes only when the device was told another address.
     shift: u64,
     access: AccessFlags,
     memory: Arc<Backing>,
@@ -118,8 +120,7 @@ impl fmt::Debug for RegionHandle {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Registering {
     pub(crate) access: AccessFlags,
-    /// The address of the first byte in requests, if it is neither that of the memory nor 0, which
-    /// [`AccessFlags::ZERO_BASED`] makes it.
+    /// The address of the first byte in requests, if that is not its address in this process.
     pub(crate) first: Option<u64>,
 }
 
@@ -133,14 +134,34 @@ impl From<AccessFlags> for Registering {
 }
 
 impl Registering {
-    /// What the region's first byte, at `start` in this process, is called in requests, minus `start`.
+    /// Replaces [`AccessFlags::ZERO_BASED`] by an explicit address 0: not every device honours the
+    /// flag, and one that ignores it takes requests to other bytes than the caller means.
+    ///
+    /// `start` is where the memory begins, or its offset in the object that it is a part of.
+    pub(super) fn explicit(self, start: u64) -> Result<Self> {
+        if !self.access.contains(AccessFlags::ZERO_BASED) {
+            return Ok(self);
+        }
+        let what = "memory whose bytes requests count from 0";
+        if let Some(first) = self.first.filter(|&first| first != 0) {
+            let reason = format!("its first byte is to have the address {first:#x} as well");
+            return Err(Error::invalid(what, reason));
+        }
+        if !start.is_multiple_of(PAGE as u64) {
+            let reason = "it begins inside of a page, and devices map whole pages";
+            return Err(Error::invalid(what, reason));
+        }
+        Ok(Self {
+            access: self.access - AccessFlags::ZERO_BASED,
+            first: Some(0),
+        })
+    }
+
+    /// The difference between the addresses of a byte in requests and in this process, where the
+    /// region begins at `start`.
     fn shift(self, start: *const u8) -> u64 {
-        let first = if self.access.contains(AccessFlags::ZERO_BASED) {
-            0
-        } else {
-            self.first.unwrap_or(start as u64)
-        };
-        first.wrapping_sub(start as u64)
+        let start = start as u64;
+        self.first.unwrap_or(start).wrapping_sub(start)
     }
 }
 
@@ -153,14 +174,16 @@ impl RegionHandle {
         how: impl Into<Registering>,
     ) -> Result<Self> {
         let how = how.into();
+        let access = how.access;
         assert!(
             range.start <= range.end && range.end <= memory.len(),
             "range outside of memory"
         );
-        check(&memory, &range, how.access)?;
-        let (flags, len) = (how.access.bits(), range.len());
+        check(&memory, &range, access)?;
         // SAFETY: the range lies inside of the memory.
         let start = unsafe { memory.start().as_ptr().add(range.start) };
+        let how = how.explicit(start as u64)?;
+        let (flags, len) = (how.access.bits(), range.len());
         // SAFETY: the new handle keeps the memory until after it has deregistered. Access of the
         // device to it is governed by the types built on this.
         let (verb, raw) = unsafe {
@@ -190,17 +213,17 @@ impl RegionHandle {
         // SAFETY: the verb made the region just now, or gave null.
         let Some(raw) = (unsafe { RawRegion::new(Arc::clone(&domain), raw) }) else {
             let errno = Errno::last();
-            return Err(refused(verb, errno, &domain, len, how.access));
+            return Err(refused(verb, errno, &domain, len, access));
         };
         Ok(Self {
             raw,
             shift: how.shift(start),
-            access: how.access,
+            access,
             memory,
         })
     }
 
-    /// Takes over a region of the whole of `memory`, whose first byte is called `first`.
+    /// Takes over a region of the whole of `memory`, registered as `how` says.
     pub(super) fn adopt(raw: RawRegion, memory: Arc<Backing>, how: Registering) -> Self {
         Self {
             raw,
@@ -262,22 +285,21 @@ impl RegionHandle {
         }
     }
 
-    /// What requests call the first byte of the memory.
-    pub(super) fn first(&self) -> u64 {
-        self.request_address(self.memory.start().as_ptr())
-    }
-
-    /// Says what a successful change of the region made of it.
+    /// Records a successful change of the region; returns the memory before, if that changed.
+    ///
+    /// The device uses the addresses of new memory, and leaves those of the old as they are.
     pub(super) fn changed(
         &mut self,
         domain: Arc<ProtectionDomainHandle>,
-        memory: Arc<Backing>,
-        how: Registering,
-    ) -> Arc<Backing> {
+        access: AccessFlags,
+        memory: Option<Arc<Backing>>,
+    ) -> Option<Arc<Backing>> {
         self.raw.refresh(domain);
-        self.shift = how.shift(memory.start().as_ptr());
-        self.access = how.access;
-        std::mem::replace(&mut self.memory, memory)
+        self.access = access;
+        memory.map(|memory| {
+            self.shift = 0;
+            std::mem::replace(&mut self.memory, memory)
+        })
     }
 }
 

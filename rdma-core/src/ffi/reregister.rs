@@ -8,8 +8,8 @@ use sys::{ibv_rereg_mr_err_code as Failure, ibv_rereg_mr_flags as Change};
 
 use super::owner::Backing;
 use super::protection_domain::ProtectionDomainHandle;
-use super::region::{self, RegionHandle, Registering};
-use crate::error::{Errno, Error};
+use super::region::{self, RegionHandle};
+use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
 /// What of a region is to change.
@@ -32,6 +32,9 @@ pub(crate) enum Remains {
 impl RegionHandle {
     /// Changes the region, and its keys with it; the memory that it was of, if that changed.
     ///
+    /// Refuses a change of [`AccessFlags::ZERO_BASED`]: the verb maps new memory at its address in
+    /// this process, and the device keeps counting that of the old from where it did.
+    ///
     /// On failure the handle is what it was; after [`Remains::Nothing`] the caller deregisters it
     /// and lets nobody use it. That it is of the whole of its memory is the caller's to see to.
     pub(crate) fn reregister(
@@ -40,7 +43,9 @@ impl RegionHandle {
     ) -> Result<Option<Arc<Backing>>, (Remains, Error)> {
         let memory = changes.memory.as_ref().unwrap_or(self.memory());
         let access = changes.access.unwrap_or(self.access());
-        region::check(memory, &(0..memory.len()), access).map_err(|error| (Remains::Old, error))?;
+        region::check(memory, &(0..memory.len()), access)
+            .and_then(|()| self.check_addresses(changes))
+            .map_err(|error| (Remains::Old, error))?;
         let mut flags = Change(0);
         let (mut pd, mut start, mut len, mut wanted) = (ptr::null_mut(), ptr::null_mut(), 0, 0);
         if let Some(domain) = &changes.domain {
@@ -84,12 +89,23 @@ impl RegionHandle {
             return Err((remains, Error::verb("ibv_rereg_mr", object, errno)));
         }
         let domain = Arc::clone(changes.domain.as_ref().unwrap_or(self.domain()));
-        let memory = Arc::clone(memory);
-        let moved = changes.memory.is_some() || self.access().contains(AccessFlags::ZERO_BASED);
-        let first = (!moved).then(|| self.first());
-        let how = Registering { access, first };
-        let old = self.changed(domain, memory, how);
-        Ok(changes.memory.is_some().then_some(old))
+        Ok(self.changed(domain, access, changes.memory.clone()))
+    }
+
+    /// Refuses changes after which requests would have to use addresses that the verb cannot set.
+    fn check_addresses(&self, changes: &Changes) -> Result<()> {
+        let is_counted = |access: AccessFlags| access.contains(AccessFlags::ZERO_BASED);
+        let before = is_counted(self.access());
+        let after = is_counted(changes.access.unwrap_or(self.access()));
+        if changes.memory.is_some() && after {
+            let reason = "requests use its addresses in the process: it cannot be ZERO_BASED";
+            return Err(Error::invalid("memory of a reregistration", reason));
+        }
+        if changes.memory.is_none() && before != after {
+            let reason = "ZERO_BASED is decided when memory is registered";
+            return Err(Error::invalid("access of a reregistration", reason));
+        }
+        Ok(())
     }
 }
 

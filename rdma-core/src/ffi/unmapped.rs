@@ -10,7 +10,7 @@ use ibverbs_sys as sys;
 use super::device_memory::DeviceMemoryHandle;
 use super::elements::LocalKey;
 use super::protection_domain::ProtectionDomainHandle;
-use super::region::RawRegion;
+use super::region::{RawRegion, Registering};
 use crate::error::{Errno, Error, Result};
 use crate::memory::AccessFlags;
 
@@ -86,11 +86,15 @@ impl UnmappedHandle {
         first: u64,
         access: AccessFlags,
     ) -> Result<Self> {
+        let how = Registering {
+            access,
+            first: Some(first),
+        };
+        let flags = how.explicit(offset)?.access.bits().cast_signed();
         // SAFETY: the domain is valid for as long as its handle. The kernel keeps the buffer; that it
         // is not memory which this process has references to is for those to see to who map it.
         let raw = unsafe {
             let (pd, fd) = (domain.as_raw(), buffer.as_raw_fd());
-            let flags = access.bits().cast_signed();
             sys::ibv_reg_dmabuf_mr(pd, offset, len as _, first, fd, flags)
         };
         // SAFETY: the verb made the region just now, or gave null.

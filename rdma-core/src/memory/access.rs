@@ -22,7 +22,10 @@ bitflags::bitflags! {
         /// Memory windows may be bound to parts of the region.
         #[doc(alias = "IBV_ACCESS_MW_BIND")]
         const WINDOW_BIND = ibv_access_flags::IBV_ACCESS_MW_BIND.0;
-        /// Requests call the region's, or the window's, first byte 0.
+        /// The first byte of the region or window has the address 0 in requests.
+        ///
+        /// Not every device honours the flag for regions, so a region is registered at the explicit
+        /// address 0 instead. The memory begins at the start of a page, therefore.
         const ZERO_BASED = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
         /// Pages are not pinned: the device faults them in when it needs them.
         ///

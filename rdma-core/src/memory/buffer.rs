@@ -108,12 +108,13 @@ impl Buffer {
         self.grant(access, None)
     }
 
-    /// Like [`Self::expose`], and peers call the first byte `address`, which is to have the same offset
-    /// in a page as the memory. With [`AccessFlags::ZERO_BASED`] they call it 0.
+    /// Like [`Self::expose`], and peers address the first byte by `address`, which must have the same
+    /// offset in a page as the memory.
     ///
     /// # Errors
     ///
-    /// As [`Self::expose`].
+    /// As [`Self::expose`], and [`Error::InvalidArgument`] for [`AccessFlags::ZERO_BASED`] with an
+    /// address other than 0.
     #[doc(alias = "ibv_reg_mr_iova")]
     pub fn expose_at(
         self,

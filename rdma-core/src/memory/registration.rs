@@ -36,8 +36,9 @@ impl Registration {
         self
     }
 
-    /// Requests call the first byte `address`, which is to have the same offset in a page as the
-    /// memory. Without it they use the address of the process.
+    /// Requests address the first byte by `address`, which must have the same offset in a page as the
+    /// memory. Without this they use its address in the process, or 0 with
+    /// [`AccessFlags::ZERO_BASED`], which allows no other `address`.
     #[doc(alias = "ibv_reg_mr_iova")]
     pub fn at(mut self, address: u64) -> Self {
         self.how.first = Some(address);
@@ -48,7 +49,9 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// The owner, and [`Error::InvalidArgument`] for no bytes or for remote rights, or the verb's error.
+    /// The owner, and [`Error::InvalidArgument`] for no bytes, for remote rights, or for
+    /// [`AccessFlags::ZERO_BASED`] with another [address](Self::at) or with memory that begins inside
+    /// of a page; or the verb's error.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_reg_mr_iova2")]
     pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, (O, Error)> {

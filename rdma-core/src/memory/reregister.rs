@@ -28,14 +28,16 @@ impl Reregistration {
         self
     }
 
-    /// What the device may do with it becomes this, besides writing.
+    /// The device may do this with the buffer, besides writing. Without new memory,
+    /// [`AccessFlags::ZERO_BASED`] stays as it is: the addresses of requests do not change.
     #[doc(alias = "IBV_REREG_MR_CHANGE_ACCESS")]
     pub fn access(mut self, access: AccessFlags) -> Self {
         self.changes.access = Some(access | AccessFlags::LOCAL_WRITE);
         self
     }
 
-    /// The registration becomes one of this memory. Requests use its addresses in the process.
+    /// The registration becomes one of this memory. Requests use its addresses in the process, so
+    /// the new access is without [`AccessFlags::ZERO_BASED`].
     #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
     pub fn memory(mut self, owner: impl StableMemoryMut) -> Self {
         self.changes.memory = Some(Arc::new(Backing::exclusive(owner)));
@@ -96,8 +98,9 @@ impl Buffer {
     /// # Errors
     ///
     /// See [`Left`] for what each leaves. [`Error::InUse`] if it is not the whole of what was
-    /// registered, [`Error::InvalidArgument`] for no change or for remote rights, and the verb's:
-    /// [unsupported](Error::is_unsupported) by many devices.
+    /// registered, [`Error::InvalidArgument`] for no change, for remote rights or for a change of
+    /// addresses that the verb cannot express, and the verb's: [unsupported](Error::is_unsupported)
+    /// by many devices.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn reregister(self, changes: Reregistration) -> Result<Reregistered, ReregisterError> {
         let Reregistration { changes } = changes;

@@ -14,8 +14,8 @@ use common::{
 };
 use rdma_core::{
     AccessFlags, CompletionFields, ConnectOptions, Context, Error, ExtendedCompletion,
-    ExtendedCompletionQueue, QueuePairState, RemoteMemory, SendRequest, SharedBuffer, StatusClass,
-    WorkCompletion, WorkOpcode, WorkStatus,
+    ExtendedCompletionQueue, LeaseState, QueuePairState, RemoteMemory, SendRequest, SharedBuffer,
+    StatusClass, WindowType, WorkCompletion, WorkOpcode, WorkStatus,
 };
 
 type Fields = CompletionFields;
@@ -130,9 +130,48 @@ fn fields_that_were_not_asked_for_are_absent() {
         completion.completion()
     });
     assert_eq!((completion.len(), completion.queue_pair()), (0, 0));
+    assert_eq!(completion.immediate(), None, "not 0, which a peer may send");
     // The id and the status are enough for the queue that has the memory.
     assert!(completion.result().is_ok());
     assert_eq!(receives.complete(&completion).unwrap()[..], bytes(8, 1));
+}
+
+/// 0 can be the key of a window, so "no key was told" must not become 0.
+#[test]
+fn a_key_that_was_not_asked_for_is_absent_and_ends_no_lease() {
+    for fields in [Fields::empty(), Fields::STANDARD - Fields::IMMEDIATE] {
+        let (pair, queue) = pair(fields);
+        let Some(window) = where_supported(pair.domain.memory_window(WindowType::Two)) else {
+            return;
+        };
+        let memory = pair.domain.registration().access(AccessFlags::WINDOW_BIND);
+        let lease = memory.allocate(64).unwrap();
+        let lease = lease.lease(window, AccessFlags::REMOTE);
+        let lease = lease.map_err(|(.., error)| error).unwrap();
+        let mut bindings = pair.left.send_queue::<()>();
+        bindings.post_inline(lease.bind().unwrap()).unwrap();
+        let bound = next(&queue, |completion| completion.completion());
+        assert!(bound.result().is_ok());
+        assert_eq!(bindings.complete(&bound).count(), 0);
+
+        let mut receives = pair.left.receive_queue();
+        receives.post(pair.domain.allocate(8).unwrap()).unwrap();
+        let key = lease.remote().expect("it is bound").rkey;
+        let message = SendRequest::send_with_invalidate(pattern(&pair.domain, 8, 1), key);
+        pair.right.send_queue().post(message).unwrap();
+        let received = next(&queue, |completion| {
+            assert_eq!(completion.invalidated_key(), None);
+            completion.completion()
+        });
+        assert_eq!(received.invalidated_key(), None);
+        assert!(receives.complete(&received).is_some());
+        assert_eq!(
+            lease.state(),
+            LeaseState::Bound,
+            "nobody was told otherwise"
+        );
+        lease.revoke().map_err(|(_, error)| error).unwrap();
+    }
 }
 
 #[test]

@@ -191,7 +191,10 @@ impl<'a> ExtendedCompletion<'a> {
 
     /// A plain completion of the same request, to keep, or to give to the queue that the request
     /// was posted to, which returns its memory. It costs one read for each field that the queue was
-    /// made to tell; the other fields are 0.
+    /// made to tell; the other fields are 0 or `None`. Without [`CompletionFields::IMMEDIATE`] a
+    /// [lease](crate::WindowLease) that the peer gave back stays bound, as nobody knows its key.
+    ///
+    /// [`CompletionFields::IMMEDIATE`]: super::CompletionFields::IMMEDIATE
     #[inline]
     pub fn completion(&self) -> WorkCompletion {
         self.session.record().completion

@@ -13,6 +13,10 @@ use super::extended_queue::Held;
 use crate::completion::{CompletionFields, CompletionTag, WorkCompletion};
 use crate::error::{Errno, Result};
 
+/// The flags of completions with immediate data or with the key that was invalidated.
+const WITH_IMMEDIATE: u32 =
+    sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 | sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
+
 /// How often `ibv_start_poll` is asked again that the device's clock is being read.
 const CLOCK_ATTEMPTS: u32 = 1000;
 
@@ -243,7 +247,11 @@ impl Session<'_> {
             entry.opcode = self.opcode();
             entry.wc_flags = self.flags();
             entry.byte_len = self.byte_len().unwrap_or(0);
-            entry.__bindgen_anon_1.imm_data = self.immediate().unwrap_or(0);
+            match self.immediate() {
+                Some(told) => entry.__bindgen_anon_1.imm_data = told,
+                // A plain completion tells by its flags alone that it has the data or the key.
+                None => entry.wc_flags &= !WITH_IMMEDIATE,
+            }
             entry.src_qp = self.source_queue_pair().unwrap_or(0);
             entry.sl = self.service_level().unwrap_or(0);
             entry.dlid_path_bits = self.path_bits().unwrap_or(0);

@@ -149,9 +149,9 @@ pub use memory::{AtomicResult, BorrowedMemory};
 pub use protection_domain::{ProtectionDomain, ThreadDomain};
 pub use queue_pair::{
     AlternatePath, Arrival, AttributeMask, ConcurrentReceiveQueue, ConcurrentSendQueue,
-    ConnectOptions, DataOrder, DatagramOptions, Endpoint, EnhancedEstablishment, ManualQueuePair,
-    MigrationState, Modification, ModificationFlaw, PostError, PreparedQueuePair, QueuePair,
-    QueuePairAttributes, QueuePairBuilder, QueuePairCapacities, QueuePairCreateFlags,
+    ConnectOptions, DataOrder, DatagramOptions, DetachedSlot, Endpoint, EnhancedEstablishment,
+    ManualQueuePair, MigrationState, Modification, ModificationFlaw, PostError, PreparedQueuePair,
+    QueuePair, QueuePairAttributes, QueuePairBuilder, QueuePairCapacities, QueuePairCreateFlags,
     QueuePairState, RateLimit, ReceiveQueue, RefusedModification, ReservedSlot, SendOperations,
     SendQueue, SendRequest, Transport,
 };

@@ -416,7 +416,9 @@ fn threads_post_batches_to_one_queue() {
             assert_eq!(completed, [400; 3]);
         });
         assert_eq!(posted.into_inner(), 1200);
-        let free = std::iter::from_fn(|| queue.reserve()).count();
+        let free = std::iter::from_fn(|| queue.reserve())
+            .collect::<Vec<_>>()
+            .len();
         assert_eq!(free, queue.capacity(), "every slot is free again");
     }
 }
@@ -442,7 +444,9 @@ fn a_concurrent_batch_that_is_dropped_frees_its_slots() {
     batch.push(queue.reserve().unwrap(), write()).unwrap();
     drop(batch);
     assert!(frozen.thaw().is_ok(), "no request keeps it");
-    let free = std::iter::from_fn(|| queue.reserve()).count();
+    let free = std::iter::from_fn(|| queue.reserve())
+        .collect::<Vec<_>>()
+        .len();
     assert_eq!(free, queue.capacity(), "every slot is free again");
     no_completion(&pair);
 }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use common::{Pair, bytes, completion, eventually, exposed, pattern, succeed};
+use common::{Pair, bytes, eventually, exposed, pattern, succeed};
 use rdma_core::queue_pair::ReservedSlot;
 use rdma_core::{
     AccessFlags, Buffer, ConcurrentSendQueue, ConnectOptions, Error, SendRequest, WorkCompletion,
@@ -18,14 +18,10 @@ const EACH: usize = 500;
 
 /// Takes every slot, to see that `expected` are free, and gives them back.
 fn free_slots(queue: &ConcurrentSendQueue<Buffer>) -> usize {
-    let slots: Vec<ReservedSlot> = std::iter::from_fn(|| queue.reserve()).collect();
+    let slots: Vec<ReservedSlot<'_>> = std::iter::from_fn(|| queue.reserve()).collect();
     let distinct: HashSet<u32> = slots.iter().map(ReservedSlot::index).collect();
     assert_eq!(distinct.len(), slots.len());
-    let count = slots.len();
-    for slot in slots {
-        queue.cancel(slot);
-    }
-    count
+    slots.len()
 }
 
 #[test]
@@ -196,37 +192,95 @@ fn a_slot_of_another_queue_is_refused() {
     one.release(slot);
     assert_eq!(free_slots(&one), 1);
 
-    let (slot, foreign) = (other.reserve(), one.reserve().unwrap());
-    assert!(
-        slot.is_none(),
-        "the slot that was refused is lost to its queue"
-    );
-    other.cancel(foreign);
-    assert!(
-        other.reserve().is_none(),
-        "and a foreign one is not put in its place"
-    );
+    assert_eq!(free_slots(&other), 1, "the refused slot went back");
 }
 
 #[test]
-fn a_slot_dropped_unused_is_lost_and_nothing_else() {
+fn a_detached_slot_can_be_kept_beside_its_queue() {
     let pair = Pair::with(
-        |builder| builder.send_requests(2),
+        |builder| builder.send_requests(1),
         &ConnectOptions::default(),
     );
     let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
+    let (one, other) = (
+        pair.left.concurrent_send_queue::<Buffer>(),
+        pair.right.concurrent_send_queue::<Buffer>(),
+    );
+    let write = |seed| SendRequest::write(pattern(&pair.domain, 8, seed), target.remote());
+    let detached = one.reserve().unwrap().detach();
+    assert!(one.reserve().is_none());
+    let slot = one.attach(detached);
+    let index = slot.index();
+    one.post(slot, write(1)).unwrap();
+    let completed = one.complete(&succeed(pair.left.send_completions()));
+    let (slot, _) = completed.unwrap();
+    assert_eq!(slot, index);
+    one.release(slot);
+    drop(one.attach(one.reserve().unwrap().detach()));
+    assert_eq!(free_slots(&one), 1);
+
+    // A foreign slot is not put in the place of an own one.
+    let own = other.reserve();
+    let foreign = other.attach(one.reserve().unwrap().detach());
+    let refused = other.post(foreign, write(2)).unwrap_err();
+    assert!(matches!(refused.error, Error::InvalidArgument { .. }));
+    assert!(other.reserve().is_none());
+    drop(own);
+}
+
+/// A program that returns early, by `?`, has no line that gives the slot back.
+#[test]
+fn a_slot_that_is_dropped_unused_is_free_again() {
+    let pair = Pair::new();
     let queue = pair.left.concurrent_send_queue::<Buffer>();
-    assert!(queue.reserve().is_some());
-    for seed in 0..5 {
-        let slot = queue.reserve().unwrap();
-        let source = pattern(&pair.domain, 8, seed);
-        queue
-            .post(slot, SendRequest::write(source, target.remote()))
-            .unwrap();
-        let (slot, _) = queue
-            .complete(&completion(pair.left.send_completions()))
-            .unwrap();
-        queue.release(slot);
+    let fails = || -> Result<(), Error> {
+        let slot = queue.reserve().ok_or(Error::QueueFull {
+            queue: "send",
+            capacity: queue.capacity(),
+        })?;
+        let nothing = pair.domain.allocate(8)?.expose_at(AccessFlags::empty(), 1);
+        nothing.map_err(|(_, error)| error)?;
+        unreachable!("an address inside of a page in slot {}", slot.index());
+    };
+    for round in 0..=queue.capacity() {
+        let error = fails().unwrap_err();
+        assert!(!matches!(error, Error::QueueFull { .. }), "round {round}");
     }
-    assert_eq!(free_slots(&queue), 1);
+    assert_eq!(free_slots(&queue), queue.capacity());
+}
+
+#[test]
+fn memory_that_is_not_taken_back_from_a_batch_leaves_no_slot_in_use() {
+    let pair = Pair::new();
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
+    let memory = || pair.domain.allocate(8).unwrap();
+    let sends = pair.left.concurrent_send_queue::<Buffer>();
+    let mut batch = sends.batch(4);
+    for _ in 0..4 {
+        let request = SendRequest::write(memory(), target.remote());
+        batch.push(sends.reserve().unwrap(), request).unwrap();
+    }
+    assert!(
+        batch.take_back().next().is_some(),
+        "and three are not asked for"
+    );
+    assert_eq!(free_slots(&sends), sends.capacity());
+
+    let receives = pair.left.concurrent_receive_queue::<Buffer>();
+    let mut batch = receives.batch(receives.capacity());
+    for _ in 0..2 {
+        for _ in 0..receives.capacity() {
+            batch.push(memory()).unwrap();
+        }
+        assert!(batch.take_back().next().is_some());
+    }
+
+    let shared = pair.domain.shared_receive_queue(4).build().unwrap();
+    let mut batch = shared.batch(shared.capacity());
+    for _ in 0..2 {
+        for _ in 0..shared.capacity() {
+            batch.push(memory()).unwrap();
+        }
+        assert!(batch.take_back().next().is_some());
+    }
 }

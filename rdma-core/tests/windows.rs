@@ -437,7 +437,8 @@ fn a_refused_request_changes_nothing() {
     assert!(matches!(refused.error, Error::QueueFull { .. }));
     assert_eq!(lease.state(), LeaseState::Free);
     let queue = pair.right.concurrent_send_queue::<()>();
-    let reserved = stranger.right.concurrent_send_queue::<()>().reserve();
+    let other = stranger.right.concurrent_send_queue::<()>();
+    let reserved = other.reserve();
     let refused = queue.post_inline(reserved.unwrap(), lease.bind().unwrap());
     assert!(refused.is_err(), "a slot of another queue");
     assert!(lease.finish().is_ok());

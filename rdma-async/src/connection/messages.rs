@@ -183,7 +183,7 @@ impl Connection {
     /// Posts a message in a reserved slot, with a future that waits for it to arrive.
     pub(super) fn post_frame(
         &self,
-        slot: ReservedSlot,
+        slot: ReservedSlot<'_>,
         kind: Kind,
         payload: Option<Claim>,
         immediate: Option<u32>,
@@ -198,14 +198,8 @@ impl Connection {
     }
 
     /// Posts a message in a reserved slot; nobody waits for it.
-    pub(super) fn post_unattended(&self, slot: ReservedSlot, kind: Kind) -> Result<()> {
-        let header = match self.framed(kind) {
-            Ok(header) => header,
-            Err(error) => {
-                self.sends.cancel(slot);
-                return Err(error);
-            }
-        };
+    pub(super) fn post_unattended(&self, slot: ReservedSlot<'_>, kind: Kind) -> Result<()> {
+        let header = self.framed(kind)?;
         let operation = self.operation(slot.index());
         operation.begin_unattended();
         let request = message(kind, (Some(header), None), None);

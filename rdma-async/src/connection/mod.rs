@@ -279,7 +279,7 @@ impl Connection {
     }
 
     /// Posts in a reserved slot, with a future that waits for it.
-    fn post(&self, slot: ReservedSlot, request: SendRequest<Memory>) -> Result<Operation<'_>> {
+    fn post(&self, slot: ReservedSlot<'_>, request: SendRequest<Memory>) -> Result<Operation<'_>> {
         let index = slot.index();
         self.operation(index).begin();
         match self.sends.post(slot, request) {
@@ -303,7 +303,7 @@ impl Connection {
     }
 
     /// Waits for a slot of the send queue: a full queue is backpressure, not an error.
-    async fn reserve_slot(&self) -> Result<ReservedSlot> {
+    async fn reserve_slot(&self) -> Result<ReservedSlot<'_>> {
         self.checked()?;
         let attempt = || self.sends.reserve().map(Ok).or_else(|| self.failed());
         self.slot_free.wait_for(attempt).await
@@ -318,8 +318,8 @@ impl Connection {
         self.slot_is_free();
     }
 
-    fn cancel_slot(&self, slot: ReservedSlot) {
-        self.sends.cancel(slot);
+    fn cancel_slot(&self, slot: ReservedSlot<'_>) {
+        drop(slot);
         self.slot_is_free();
     }
 

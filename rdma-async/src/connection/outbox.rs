@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
-use rdma_core::ReservedSlot;
+use rdma_core::DetachedSlot;
 
 use super::Connection;
 use super::credits::CREDIT_RESERVE;
@@ -23,7 +23,7 @@ const ANSWERS: usize = 4096;
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
     waiting: AtomicBool,
-    slots: ArrayQueue<ReservedSlot>,
+    slots: ArrayQueue<DetachedSlot>,
 }
 
 #[derive(Debug, Default)]
@@ -125,8 +125,8 @@ impl Connection {
             if !self.control_credits.try_take(reserve) {
                 break;
             }
-            let slot = self.sends.reserve().or_else(|| self.outbox.slots.pop());
-            let Some(slot) = slot else {
+            let own = || Some(self.sends.attach(self.outbox.slots.pop()?));
+            let Some(slot) = self.sends.reserve().or_else(own) else {
                 let fits = self.control_credits.give(1);
                 debug_assert!(fits, "a credit that was taken can be given back");
                 break;
@@ -147,8 +147,8 @@ impl Connection {
             let Some(slot) = self.sends.reserve() else {
                 return;
             };
-            if let Err(slot) = self.outbox.slots.push(slot) {
-                self.sends.cancel(slot);
+            if let Err(slot) = self.outbox.slots.push(slot.detach()) {
+                drop(self.sends.attach(slot));
             }
         }
     }

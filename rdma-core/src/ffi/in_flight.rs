@@ -9,6 +9,7 @@ use super::receive_ring::no_receive_queue;
 use super::request::{
     Limits, ReceiveElements, describe_inline, describe_send, describe_usual, stack_room,
 };
+use super::reserved_slot::SlotGuard;
 use super::ring::Held;
 use super::slot_table::{Reserved, SlotTable};
 use crate::error::Error;
@@ -46,8 +47,8 @@ impl<T: Send + 'static> Slots<T> {
     pub(crate) fn for_receives(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let refused = no_receive_queue(&queue_pair).is_some();
         let slots = Self::new(queue_pair, if refused { 1 } else { capacity });
-        if refused {
-            slots.reserve();
+        if refused && let Some(slot) = slots.reserve() {
+            slot.into_reserved();
         }
         slots
     }
@@ -64,10 +65,27 @@ impl<T: Send + 'static> Slots<T> {
         self.table.capacity()
     }
 
-    /// Takes a free slot; `None` when every one is in use.
+    /// Takes a free slot, which is free again when the guard is dropped; `None` when every one is in
+    /// use.
     #[inline]
-    pub(crate) fn reserve(&self) -> Option<Reserved> {
-        self.table.reserve()
+    pub(crate) fn reserve(&self) -> Option<SlotGuard<'_>> {
+        self.table.reserve().map(|reserved| self.guard(reserved))
+    }
+
+    /// Guards a slot of this table again that was taken out of its guard.
+    #[inline]
+    pub(crate) fn guard(&self, reserved: Reserved) -> SlotGuard<'_> {
+        SlotGuard::new(&self.table, reserved)
+    }
+
+    /// Takes a slot of this table out of its guard; one of another table goes back there.
+    #[inline]
+    pub(super) fn claim(&self, slot: SlotGuard<'_>) -> Result<Reserved, Error> {
+        if self.table.owns(slot.reserved()) {
+            Ok(slot.into_reserved())
+        } else {
+            Err(foreign_slot())
+        }
     }
 
     /// Gives a reserved slot back unused.
@@ -75,18 +93,22 @@ impl<T: Send + 'static> Slots<T> {
         self.table.cancel(reserved);
     }
 
-    /// Posts a send request in a reserved slot; on failure the slot is free again. The usual ones go
+    /// Posts a send request in a reserved slot, which is free again on failure. The usual ones go
     /// a way that the compiler makes one piece of code of, with the request's description, and the
     /// others [the general way](Self::post_any).
     #[inline(always)]
     pub(crate) fn post_send(
         &self,
-        reserved: Reserved,
+        slot: SlotGuard<'_>,
         request: SendRequest<T>,
     ) -> Result<(), (Error, T)>
     where
         T: Gather,
     {
+        let reserved = match self.claim(slot) {
+            Ok(reserved) => reserved,
+            Err(error) => return Err((error, request.into_memory())),
+        };
         let (memory, description, keep) = request.into_pieces();
         let (Some(limits), KeepAlive::Nothing) = (self.usual, &keep) else {
             let request = SendRequest::from_pieces((memory, description, keep));
@@ -94,9 +116,7 @@ impl<T: Send + 'static> Slots<T> {
         };
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let id = reserved.id();
-        if !self.table.owns(&reserved)
-            || !describe_usual(&mut wr, &mut room, &memory, &description, limits, id)
-        {
+        if !describe_usual(&mut wr, &mut room, &memory, &description, limits, id) {
             let request = SendRequest::from_pieces((memory, description, keep));
             return self.post_any(reserved, request);
         }
@@ -130,9 +150,6 @@ impl<T: Send + 'static> Slots<T> {
     where
         T: Gather,
     {
-        if !self.table.owns(&reserved) {
-            return Err((foreign_slot(), request.into_memory()));
-        }
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let (queue_pair, id) = (&self.queue_pair, reserved.id());
         if let Err(error) = describe_send(&mut wr, &mut room, &request, queue_pair, id) {
@@ -149,17 +166,17 @@ impl<T: Send + 'static> Slots<T> {
         posted.map_err(|error| self.withdraw(reserved, error))
     }
 
-    /// Posts a send request whose data is copied in a reserved slot; on failure the slot is free
-    /// again.
+    /// Posts a send request whose data is copied in a reserved slot, which is free again on failure.
     #[inline]
     pub(crate) fn post_inline<D: InlineData>(
         &self,
-        reserved: Reserved,
+        slot: SlotGuard<'_>,
         request: SendRequest<D>,
     ) -> Result<(), (Error, D)> {
-        if !self.table.owns(&reserved) {
-            return Err((foreign_slot(), request.into_memory()));
-        }
+        let reserved = match self.claim(slot) {
+            Ok(reserved) => reserved,
+            Err(error) => return Err((error, request.into_memory())),
+        };
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let (queue_pair, id) = (&self.queue_pair, reserved.id());
         if let Err(error) = describe_inline(&mut wr, &mut room, &request, queue_pair, id) {
@@ -178,12 +195,15 @@ impl<T: Send + 'static> Slots<T> {
         })
     }
 
-    /// Posts a receive request in a reserved slot; on failure the slot is free again.
+    /// Posts a receive request in a free slot.
     #[inline]
-    pub(crate) fn post_receive(&self, reserved: Reserved, memory: T) -> Result<(), (Error, T)>
+    pub(crate) fn post_receive(&self, memory: T) -> Result<(), (Error, T)>
     where
         T: Scatter,
     {
+        let Some(reserved) = self.table.reserve() else {
+            return Err((self.no_slot(), memory));
+        };
         let mut elements = ReceiveElements::new();
         let (limits, context) = (self.queue_pair.sizes(), self.queue_pair.domain().context());
         if let Err(error) = elements.scatter(&memory, limits, context) {
@@ -206,7 +226,7 @@ impl<T: Send + 'static> Slots<T> {
 
     /// Why a receive found no free slot.
     #[cold]
-    pub(crate) fn no_slot(&self) -> Error {
+    pub(super) fn no_slot(&self) -> Error {
         no_receive_queue(&self.queue_pair).unwrap_or(Error::QueueFull {
             queue: "receive",
             capacity: self.capacity(),
@@ -230,7 +250,7 @@ impl<T: Send + 'static> Slots<T> {
 }
 
 #[cold]
-pub(super) fn foreign_slot() -> Error {
+fn foreign_slot() -> Error {
     Error::invalid("reserved slot", "it is of another queue")
 }
 

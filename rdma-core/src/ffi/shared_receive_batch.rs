@@ -123,14 +123,13 @@ impl<'a, T: Send + 'static> SharedReceiveStaging<'a, T> {
         posted
     }
 
-    /// Gives up what is staged; the slots are free again.
+    /// Gives up what is staged; the slots are free again, however much memory the caller takes.
     pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
         self.first = 0;
-        let slots = self.slots;
-        self.staged.drain(..).filter_map(move |(reserved, memory)| {
-            slots.table().cancel(reserved);
-            memory
-        })
+        for (reserved, _) in &self.staged {
+            self.slots.table().cancel(reserved.moved());
+        }
+        self.staged.drain(..).filter_map(|(_, memory)| memory)
     }
 }
 

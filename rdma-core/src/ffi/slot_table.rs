@@ -61,6 +61,12 @@ impl Reserved {
         (self.id & INDEX_MASK) as u32
     }
 
+    /// The same right, for a holder that is forgotten.
+    #[inline]
+    pub(super) fn moved(&self) -> Self {
+        Self { id: self.id }
+    }
+
     #[inline]
     fn word(&self, state: u64) -> u64 {
         word(self.id, state)
@@ -132,6 +138,7 @@ impl<T> SlotTable<T> {
     }
 
     /// Gives a reserved slot back unused; does nothing to one of another table.
+    #[cold]
     pub(super) fn cancel(&self, reserved: Reserved) {
         if let Some(slot) = self.slot(&reserved) {
             slot.word.store(reserved.word(FREE), Ordering::Relaxed);

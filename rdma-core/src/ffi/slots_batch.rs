@@ -6,8 +6,9 @@ use ibverbs_sys as sys;
 
 use super::batch::{BatchRoom, Linked, posted_before};
 use super::elements::MAX_ELEMENTS;
-use super::in_flight::{Slots, foreign_slot};
+use super::in_flight::Slots;
 use super::request::{describe_send, receive_request, scatter};
+use super::reserved_slot::SlotGuard;
 use super::ring::Held;
 use super::slot_table::Reserved;
 use crate::error::{Error, Result};
@@ -100,34 +101,32 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
         posted
     }
 
-    /// Gives up what is staged; the slots are free again.
+    /// Gives up what is staged; the slots are free again, however much memory the caller takes.
     pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
         self.first = 0;
-        let slots = self.slots;
-        self.staged
-            .drain(..)
-            .filter_map(move |(reserved, mut held)| {
-                slots.cancel(reserved);
-                held.keep.settle(Outcome::NotPosted);
-                held.memory
-            })
+        for (reserved, held) in &mut self.staged {
+            self.slots.cancel(reserved.moved());
+            held.keep.settle(Outcome::NotPosted);
+        }
+        self.staged.drain(..).filter_map(|(_, held)| held.memory)
     }
 }
 
 impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
-    /// Describes one more request, in a reserved slot; on failure the slot is free again.
+    /// Describes one more request, in a reserved slot, which is free again on failure.
     #[inline]
     pub(crate) fn stage(
         &mut self,
-        reserved: Reserved,
+        slot: SlotGuard<'_>,
         request: SendRequest<T>,
     ) -> Result<(), (Error, T)>
     where
         T: Gather,
     {
-        if !self.slots.table().owns(&reserved) {
-            return Err((foreign_slot(), request.into_memory()));
-        }
+        let reserved = match self.slots.claim(slot) {
+            Ok(reserved) => reserved,
+            Err(error) => return Err((error, request.into_memory())),
+        };
         if let Some(error) = request.keep().refused_in_batches() {
             self.slots.cancel(reserved);
             return Err((error, request.into_memory()));
@@ -188,7 +187,7 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
             Ok(count) => count,
             Err(error) => return Err((error, memory)),
         };
-        let Some(reserved) = self.slots.reserve() else {
+        let Some(reserved) = self.slots.table().reserve() else {
             return Err((self.slots.no_slot(), memory));
         };
         wr.write(receive_request(room, count, reserved.id()));

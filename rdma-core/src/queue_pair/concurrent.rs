@@ -5,34 +5,63 @@ use std::sync::Arc;
 use super::queues::PostError;
 use super::{ConcurrentReceiveBatch, ConcurrentSendBatch, InlineData, Outcome, SendRequest};
 use crate::completion::WorkCompletion;
-use crate::ffi::{QueuePairHandle, Reserved, Slots};
+use crate::ffi::{QueuePairHandle, Reserved, SlotGuard, Slots};
 use crate::memory::{Gather, Scatter};
 
 /// The most slots of a concurrent queue.
 const MAX_SLOTS: u32 = 1 << 16;
 
-/// A slot of a concurrent queue, for one request. Dropping it unused loses the slot to the queue:
-/// give it back with `cancel`. It is for one request:
+/// A slot of a concurrent send queue, for one request. A slot that is dropped unused is free again.
+///
+/// ```
+/// # use rdma_core::{AccessFlags, Context, ConnectOptions, SendRequest};
+/// # let context = Context::open_default()?;
+/// # let domain = context.protection_domain()?;
+/// # let prepared = domain.queue_pair().build()?;
+/// # let endpoint = prepared.endpoint();
+/// # let queue_pair = prepared.connect(&endpoint, &ConnectOptions::default())?;
+/// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE).map_err(|(_, error)| error)?;
+/// let queue = queue_pair.concurrent_send_queue();
+/// let slot = queue.reserve().expect("a free slot");
+/// // An early return from here would free the slot.
+/// let memory = domain.allocate(8)?;
+/// queue.post(slot, SendRequest::write(memory, peer.remote()))?;
+/// # Ok::<(), rdma_core::Error>(())
+/// ```
+///
+/// A slot is for one request:
 ///
 /// ```compile_fail,E0382
 /// # use rdma_core::{Buffer, ConcurrentSendQueue, ReservedSlot, Result, SendRequest};
-/// # fn example(queue: ConcurrentSendQueue<Buffer>, slot: ReservedSlot, one: Buffer, two: Buffer) -> Result<()> {
+/// # fn example(queue: ConcurrentSendQueue<Buffer>, slot: ReservedSlot<'_>, one: Buffer, two: Buffer) -> Result<()> {
 /// queue.post(slot, SendRequest::send(one))?;
 /// queue.post(slot, SendRequest::send(two))?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "a reserved slot is lost to the queue unless it is posted or cancelled"]
-pub struct ReservedSlot(pub(super) Reserved);
+#[must_use = "a reserved slot that is not used is free again at once"]
+pub struct ReservedSlot<'q>(pub(super) SlotGuard<'q>);
 
-impl ReservedSlot {
-    /// The slot's index, below the queue's capacity.
+impl ReservedSlot<'_> {
+    /// Returns the slot's index, which is below the queue's capacity.
     #[inline]
     pub fn index(&self) -> u32 {
         self.0.index()
     }
+
+    /// Takes the slot out of the borrow of its queue, to be kept beside it.
+    pub fn detach(self) -> DetachedSlot {
+        DetachedSlot(self.0.into_reserved())
+    }
 }
+
+/// A [`ReservedSlot`] that does not borrow its queue, for a structure that owns both.
+///
+/// Dropping this loses the slot to the queue: [`ConcurrentSendQueue::attach`] gives it back.
+#[derive(Debug)]
+#[must_use = "a detached slot is lost to its queue unless it is attached again"]
+pub struct DetachedSlot(Reserved);
 
 /// The send side of a queue pair, for any number of threads.
 ///
@@ -58,13 +87,14 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
 
     /// Takes a free slot; `None` when every one is in use.
     #[inline]
-    pub fn reserve(&self) -> Option<ReservedSlot> {
+    pub fn reserve(&self) -> Option<ReservedSlot<'_>> {
         self.slots.reserve().map(ReservedSlot)
     }
 
-    /// Gives a slot back unused. One of another queue is lost to that queue.
-    pub fn cancel(&self, slot: ReservedSlot) {
-        self.slots.cancel(slot.0);
+    /// Borrows the queue again for a slot that was [detached](ReservedSlot::detach) from it. A slot of
+    /// another queue is refused when a request is posted in it, and lost to that queue.
+    pub fn attach(&self, slot: DetachedSlot) -> ReservedSlot<'_> {
+        ReservedSlot(self.slots.guard(slot.0))
     }
 
     /// Posts a request, signaled. If that fails, the slot is free again.
@@ -72,11 +102,10 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     /// # Errors
     ///
     /// As [`SendQueue::post`](super::SendQueue::post), and
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a slot of another queue, which
-    /// is then lost to that queue.
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a slot of another queue.
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
-    pub fn post(&self, slot: ReservedSlot, request: SendRequest<T>) -> Result<(), PostError<T>>
+    pub fn post(&self, slot: ReservedSlot<'_>, request: SendRequest<T>) -> Result<(), PostError<T>>
     where
         T: Gather,
     {
@@ -94,7 +123,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     #[inline]
     pub fn post_inline<D: InlineData>(
         &self,
-        slot: ReservedSlot,
+        slot: ReservedSlot<'_>,
         request: SendRequest<D>,
     ) -> Result<(), PostError<D>> {
         self.slots
@@ -174,13 +203,7 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
     where
         T: Scatter,
     {
-        let Some(reserved) = self.slots.reserve() else {
-            let error = self.slots.no_slot();
-            return Err(PostError { error, memory });
-        };
-        self.slots
-            .post_receive(reserved, memory)
-            .map_err(PostError::new)
+        self.slots.post_receive(memory).map_err(PostError::new)
     }
 
     /// Makes a batch of at most `capacity` receives, which are handed to the device together. It is

@@ -33,7 +33,11 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
     /// As [`ConcurrentSendQueue::post`](super::ConcurrentSendQueue::post), but for the verb's, and
     /// [`Error::QueueFull`](crate::Error::QueueFull) when the batch is.
     #[inline]
-    pub fn push(&mut self, slot: ReservedSlot, request: SendRequest<T>) -> Result<(), PostError<T>>
+    pub fn push(
+        &mut self,
+        slot: ReservedSlot<'_>,
+        request: SendRequest<T>,
+    ) -> Result<(), PostError<T>>
     where
         T: Gather,
     {

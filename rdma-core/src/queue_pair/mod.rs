@@ -79,7 +79,7 @@ pub use attribute_mask::AttributeMask;
 pub use attributes::{Arrival, DataOrder, QueuePairAttributes};
 pub use batch::{BatchError, ReceiveBatch, SendBatch, Unposted};
 pub use builder::QueuePairBuilder;
-pub use concurrent::{ConcurrentReceiveQueue, ConcurrentSendQueue, ReservedSlot};
+pub use concurrent::{ConcurrentReceiveQueue, ConcurrentSendQueue, DetachedSlot, ReservedSlot};
 pub use concurrent_batch::{ConcurrentReceiveBatch, ConcurrentSendBatch};
 pub use connect::ConnectOptions;
 pub use connected::QueuePair;

@@ -2,7 +2,7 @@
 
 use rdma_core::{Buffer, ConcurrentSendQueue, ReservedSlot, SendRequest};
 
-fn example(queue: &ConcurrentSendQueue<Buffer>, slot: ReservedSlot, one: Buffer, two: Buffer) {
+fn example(queue: &ConcurrentSendQueue<Buffer>, slot: ReservedSlot<'_>, one: Buffer, two: Buffer) {
     let _ = queue.post(slot, SendRequest::send(one));
     let _ = queue.post(slot, SendRequest::send(two));
 }

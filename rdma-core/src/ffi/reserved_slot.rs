@@ -1,0 +1,85 @@
+//! A reserved slot that goes back to its table unless a request takes it.
+
+use std::fmt;
+use std::mem;
+
+use super::slot_table::{Reserved, SlotTable};
+
+/// A [`Reserved`] with the table that it goes back to when this is dropped.
+///
+/// The way from [`SlotGuard::new`] to [`SlotGuard::into_reserved`] costs nothing: the table is called
+/// through a pointer in a drop alone.
+pub(crate) struct SlotGuard<'t> {
+    reserved: Reserved,
+    table: &'t (dyn Cancel + Sync),
+}
+
+/// A table that takes reserved slots back, of whatever memory.
+trait Cancel {
+    fn cancel(&self, reserved: Reserved);
+}
+
+impl<T: Send> Cancel for SlotTable<T> {
+    fn cancel(&self, reserved: Reserved) {
+        Self::cancel(self, reserved);
+    }
+}
+
+impl fmt::Debug for SlotGuard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SlotGuard")
+            .field(&self.reserved.index())
+            .finish()
+    }
+}
+
+impl<'t> SlotGuard<'t> {
+    #[inline]
+    pub(super) fn new<T: Send>(table: &'t SlotTable<T>, reserved: Reserved) -> Self {
+        Self { reserved, table }
+    }
+
+    /// The slot's place in the table.
+    #[inline]
+    pub(crate) fn index(&self) -> u32 {
+        self.reserved.index()
+    }
+
+    #[inline]
+    pub(super) fn reserved(&self) -> &Reserved {
+        &self.reserved
+    }
+
+    /// Takes the slot out, which is now the caller's to give back.
+    #[inline]
+    pub(crate) fn into_reserved(self) -> Reserved {
+        let reserved = self.reserved.moved();
+        mem::forget(self);
+        reserved
+    }
+}
+
+impl Drop for SlotGuard<'_> {
+    fn drop(&mut self) {
+        self.table.cancel(self.reserved.moved());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_goes_back_unless_it_was_taken_out() {
+        let table = SlotTable::<u8>::new(1);
+        let guard = || Some(SlotGuard::new(&table, table.reserve()?));
+        for _ in 0..3 {
+            assert!(guard().is_some(), "the one before was dropped");
+        }
+        let reserved = guard().unwrap().into_reserved();
+        assert!(guard().is_none());
+        table.launch(&reserved, 7);
+        assert_eq!(table.withdraw(reserved), 7);
+        assert!(guard().is_some());
+    }
+}

@@ -12,7 +12,8 @@ use common::{Pair, completion, context, eventually, exposed, pattern};
 use ibverbs_sys as sys;
 use rdma_core::{
     AccessFlags, Buffer, CompletionFields, CompletionQueue, Context, Error, ProtectionDomain,
-    QueuePairState, RemoteMemory, SendRequest, StatusClass, WorkCompletion, WorkOpcode, WorkStatus,
+    QueuePairState, RemoteMemory, SendRequest, StatusClass, WindowType, WorkCompletion, WorkOpcode,
+    WorkStatus,
 };
 
 type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, i32, *mut sys::ibv_wc) -> i32;
@@ -246,6 +247,70 @@ fn a_post_that_the_device_refuses_gives_memory_and_slot_back() {
     ops().post_recv = Some(receive);
     drop((sends, receives));
     pair.check();
+}
+
+static SEND: OnceLock<PostSend> = OnceLock::new();
+
+/// Binds windows to the whole of the region, whatever part of it the request says.
+unsafe extern "C" fn bind_without_bounds(
+    queue_pair: *mut sys::ibv_qp,
+    wr: *mut sys::ibv_send_wr,
+    bad: *mut *mut sys::ibv_send_wr,
+) -> i32 {
+    let post = SEND.get().expect("it was replaced");
+    // SAFETY: the arguments are those of the call that came, a list of one request; that of a window
+    // has a region.
+    unsafe {
+        if (*wr).opcode == sys::ibv_wr_opcode::IBV_WR_BIND_MW {
+            let place = &raw mut (*wr).__bindgen_anon_2.bind_mw.bind_info;
+            let region = (*place).mr;
+            (*place).addr = (*region).addr as u64;
+            (*place).length = (*region).length as u64;
+        }
+        post(queue_pair, wr, bad)
+    }
+}
+
+/// The key of a window reaches what it is bound to. A device that binds more must not be given a part
+/// of a registration whose rest is a slice.
+#[test]
+fn a_part_is_not_leased_where_windows_reach_the_whole_region() {
+    let context = context();
+    // SAFETY: the context is open, and nobody else uses it yet.
+    let post = unsafe { (*context.as_raw()).ops.post_send };
+    let _ = SEND.set(post.expect("the driver posts"));
+    let domain = context.protection_domain().unwrap();
+    let window = domain.memory_window(WindowType::Two);
+    let Some(window) = common::where_supported(window) else {
+        return;
+    };
+    // SAFETY: as above.
+    unsafe { (*context.as_raw()).ops.post_send = Some(bind_without_bounds) };
+    let registration = domain.registration().access(AccessFlags::WINDOW_BIND);
+    let (left, right) = registration.allocate(8192).unwrap().split_at(4096);
+    let window = match right.lease(window, AccessFlags::REMOTE_WRITE) {
+        Err((_, window, error)) => {
+            assert!(error.is_unsupported(), "{error}");
+            window
+        }
+        Ok(lease) => {
+            let pair = Pair::in_domain(&domain, |builder| builder, &Default::default());
+            let mut sends = pair.right.send_queue::<()>();
+            sends.post_inline(lease.bind().unwrap()).unwrap();
+            sends.complete(&common::succeed(pair.right.send_completions()));
+            let window = lease.remote().unwrap();
+            let beyond = RemoteMemory {
+                address: window.address - 4096,
+                ..window
+            };
+            let write = SendRequest::write(pattern(&domain, 64, 1), beyond);
+            pair.left.send_queue().post(write).unwrap();
+            common::succeed(pair.left.send_completions());
+            panic!("a peer wrote {:?} to a slice", &left[..4]);
+        }
+    };
+    let whole = registration.allocate(4096).unwrap();
+    assert!(whole.lease(window, AccessFlags::REMOTE_WRITE).is_ok());
 }
 
 /// Objects that the device does not destroy, since one that this crate knows nothing of uses them.

@@ -299,21 +299,18 @@ fn a_lease_ends_where_its_memory_does() {
         };
         let (before, rest) = memory(&pair.domain, 8192).split_at(1024);
         let (middle, after) = rest.split_at(1024);
+        // IBTA 10.6.7 wants it; Soft-RoCE of Linux 6.1 looks at the region's bounds.
         let lease = middle.lease(window, AccessFlags::REMOTE);
-        let lease = lease.map_err(|(.., error)| error).unwrap();
+        let Some(lease) = where_supported(lease.map_err(|(.., error)| error)) else {
+            continue;
+        };
         carry_out_bare(&pair.right, lease.bind());
         let beyond = RemoteMemory {
             address: lease.remote().unwrap().address + 1000,
             len: 64,
             ..lease.remote().unwrap()
         };
-        let status = write(&pair, beyond, 1);
-        if !is_softroce() && status == WorkStatus::Success {
-            // IBTA 10.6.7 says otherwise; Soft-RoCE of Linux 6.1 looks at the region's bounds.
-            eprintln!("not on this device: windows with bounds of their own");
-            continue;
-        }
-        assert_eq!(status, WorkStatus::RemoteAccess);
+        assert_eq!(write(&pair, beyond, 1), WorkStatus::RemoteAccess);
         assert!(before.iter().chain(&after[..]).all(|&byte| byte == 0));
     }
 }
@@ -373,7 +370,9 @@ fn a_forgotten_lease_keeps_its_memory() {
     };
     let (leased, rest) = memory(&pair.domain, 8192).split_at(4096);
     let lease = leased.lease(window, AccessFlags::REMOTE);
-    let lease = lease.map_err(|(.., error)| error).unwrap();
+    let Some(lease) = where_supported(lease.map_err(|(.., error)| error)) else {
+        return;
+    };
     carry_out_bare(&pair.right, lease.bind());
     let token = part(&lease);
     std::mem::forget(lease);

@@ -11,6 +11,7 @@ use super::device::{DeviceHandle, device_list};
 use super::lease_registry::Leases;
 use crate::context::Context;
 use crate::error::{Errno, Error, Result};
+use crate::memory::WindowType;
 
 /// Owner of an `ibv_context`.
 pub(crate) struct ContextHandle {
@@ -20,6 +21,8 @@ pub(crate) struct ContextHandle {
     /// What the device can do, which does not change while it is open.
     attributes: OnceLock<sys::ibv_device_attr>,
     leases: Leases,
+    /// Whether windows of type 1 and of type 2 keep to their bounds, once that was tried.
+    window_bounds: [OnceLock<bool>; 2],
 }
 
 // SAFETY: verbs are thread-safe on a context (man page of ibv_open_device and the library's
@@ -53,6 +56,7 @@ impl ContextHandle {
             name,
             attributes: OnceLock::new(),
             leases: Leases::default(),
+            window_bounds: Default::default(),
         })
     }
 
@@ -86,6 +90,7 @@ impl ContextHandle {
             name: device.name(),
             attributes: OnceLock::new(),
             leases: Leases::default(),
+            window_bounds: Default::default(),
         })
     }
 
@@ -100,6 +105,14 @@ impl ContextHandle {
     /// The leases of memory by windows of its protection domains.
     pub(super) fn leases(&self) -> &Leases {
         &self.leases
+    }
+
+    /// The place for whether windows of this type keep to their bounds.
+    pub(crate) fn window_bounds(&self, kind: WindowType) -> &OnceLock<bool> {
+        match kind {
+            WindowType::One => &self.window_bounds[0],
+            WindowType::Two => &self.window_bounds[1],
+        }
     }
 
     /// The device's name.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use super::window_bounds;
 use super::{AccessFlags, Buffer, MemoryWindow, RemoteMemory, VolatileSlice, WindowType};
+use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ffi::{Lease, Phase};
 use crate::queue_pair::SendRequest;
@@ -67,8 +69,8 @@ use crate::queue_pair::SendRequest;
 /// # What it relies on
 ///
 /// On a device that keeps to what it grants. Keys are guessable, and a window's come again after 256
-/// bindings: a peer that kept an old one so long gets in again. Soft-RoCE of Linux 6.1 checks what
-/// comes through a window against the bounds of the *region*: there, lease whole registrations only.
+/// bindings: a peer that kept an old one so long gets in again. A device that does not check the
+/// bounds of windows, as that of Soft-RoCE in Linux 6.1, gives leases of whole registrations only.
 #[derive(Debug)]
 pub struct WindowLease {
     lease: Arc<Lease>,
@@ -94,22 +96,44 @@ impl Buffer {
     /// Pairs the memory with a window, through which peers are to do what `access` says. Nothing is
     /// granted yet.
     ///
+    /// The first lease of a part of a registration tries, with two queue pairs of its own in the same
+    /// context, whether the device checks the bounds of windows of this type; the outcome holds while
+    /// the device is open.
+    ///
     /// # Errors
     ///
     /// Buffer and window, with [`Error::InvalidArgument`] if the buffer is empty, not registered with
     /// [`AccessFlags::WINDOW_BIND`], or of another protection domain than the window, or if `access`
-    /// says more than remote rights and [`AccessFlags::ZERO_BASED`].
+    /// says more than remote rights and [`AccessFlags::ZERO_BASED`]. For a part of a registration,
+    /// also [`Error::Unsupported`] if the device lets peers reach the rest of it through the window, or
+    /// the error that kept this from being tried.
     pub fn lease(
         self,
         window: MemoryWindow,
         access: AccessFlags,
     ) -> Result<WindowLease, (Self, MemoryWindow, Error)> {
-        if let Err(error) = check(&self, &window, access) {
-            return Err((self, window, error));
+        let checked = check(&self, &window, access).and_then(|()| check_bounds(&self, &window));
+        match checked {
+            Ok(()) => Ok(WindowLease::of_any_part(self, window, access)),
+            Err(error) => Err((self, window, error)),
         }
-        let lease = Lease::new(window.into_handle(), self.into_span(), access);
-        Ok(WindowLease { lease })
     }
+}
+
+/// Refuses a part of a registration where peers would reach the rest of it through the window.
+fn check_bounds(buffer: &Buffer, window: &MemoryWindow) -> Result<()> {
+    let region = buffer.span().region();
+    if buffer.len() == region.memory().len() {
+        return Ok(());
+    }
+    let context = Context::of(region.domain().context());
+    if window_bounds::are_checked(&context, window.kind())? {
+        return Ok(());
+    }
+    Err(Error::Unsupported {
+        what: "memory windows that end before their registrations do: lease a whole one",
+        device: context.name().to_owned(),
+    })
 }
 
 fn check(buffer: &Buffer, window: &MemoryWindow, access: AccessFlags) -> Result<()> {
@@ -134,6 +158,13 @@ fn check(buffer: &Buffer, window: &MemoryWindow, access: AccessFlags) -> Result<
 }
 
 impl WindowLease {
+    /// Pairs any part of a registration with a window: the caller has checked the arguments, and that
+    /// the device keeps to the part's bounds or that nobody looks at the rest.
+    pub(super) fn of_any_part(buffer: Buffer, window: MemoryWindow, access: AccessFlags) -> Self {
+        let lease = Lease::new(window.into_handle(), buffer.into_span(), access);
+        Self { lease }
+    }
+
     /// The request that binds the window, and so grants the memory to peers. For
     /// [`SendQueue::post_inline`](crate::SendQueue::post_inline) and its like, of a connected queue
     /// pair of the same protection domain; of the peer's end, if the window is of type 2.

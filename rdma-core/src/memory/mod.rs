@@ -37,8 +37,9 @@
 //! of a key, to leave memory alone once a request has completed, a region is deregistered, a window
 //! invalidated or freed, a queue pair reset or destroyed, and to complete what they completed. Where
 //! deregistration fails, the memory is leaked rather than freed. Known not to keep to it: Soft-RoCE of
-//! Linux 6.1 lets a window's key reach all of the *region* that the window is bound to. There, bind
-//! windows to whole registrations only, or expose memory by a registration of its own.
+//! Linux 6.1 lets a window's key reach all of the *region* that the window is bound to. Before the first
+//! lease of a part of a registration the device is tried, and such leases are
+//! [refused](crate::Error::is_unsupported) there: [expose](Buffer::expose) the part instead.
 //!
 //! **The program**, where it says `unsafe`: that memory stays where it is ([`StableMemoryMut`]), that
 //! an object of C is what it is said to be (`from_raw`), that a thread domain has one thread.
@@ -97,6 +98,7 @@ mod slice;
 mod unmapped;
 mod volatile;
 mod window;
+mod window_bounds;
 
 pub use crate::ffi::{StableMemory, StableMemoryMut};
 pub use access::AccessFlags;

@@ -1,0 +1,123 @@
+//! Finding out whether a device checks the bounds of memory windows.
+//!
+//! IBTA volume 1, 10.6.7, wants it to. Soft-RoCE of Linux 6.1 checks the bounds of the *region* that
+//! the window is bound to, so a peer with the key of a window reaches the rest of the region as well.
+//! A lease of a part of a region would be unsound there. What a device does is not told by its name
+//! or its attributes, so it is tried: see [`are_checked`].
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{AccessFlags, Buffer, RemoteMemory, WindowLease, WindowType};
+use crate::completion::{WorkCompletion, WorkStatus};
+use crate::context::Context;
+use crate::error::{Error, Result};
+use crate::protection_domain::ProtectionDomain;
+use crate::queue_pair::{ConnectOptions, QueuePair, SendRequest};
+
+/// The bytes of the window and of either neighbour. Less than a page: bounds are in bytes.
+const LEN: usize = 64;
+
+/// The time that a request may take. The queue pairs are connected to each other on one device, so
+/// this is ample; a device that needs longer is not believed to check bounds.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Returns whether a window of this type grants its own bytes only, as the device shows at the first
+/// call for each open device.
+///
+/// The trial is in the same context, since a program may have given up the right to open devices. It
+/// makes queue pairs, which fail with a remote access error, and destroys them.
+///
+/// # Errors
+///
+/// The error of the trial, which is made again at the next call.
+pub(super) fn are_checked(context: &Context, kind: WindowType) -> Result<bool> {
+    let known = context.handle().window_bounds(kind);
+    if let Some(&known) = known.get() {
+        return Ok(known);
+    }
+    let are_checked = ends_at(context, kind, After)? && ends_at(context, kind, Before)?;
+    Ok(*known.get_or_init(|| are_checked))
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    Before,
+    After,
+}
+use Side::{After, Before};
+
+/// Returns whether a write beyond this side of a window is refused.
+fn ends_at(context: &Context, kind: WindowType, side: Side) -> Result<bool> {
+    let domain = context.protection_domain()?;
+    let build = || domain.queue_pair().send_requests(2).build();
+    let (peer, owner) = (build()?, build()?);
+    let (to_peer, to_owner) = (peer.endpoint(), owner.endpoint());
+    let options = ConnectOptions::default();
+    let peer = peer.connect(&to_owner, &options)?;
+    let owner = owner.connect(&to_peer, &options)?;
+
+    let registration = domain.registration().access(AccessFlags::WINDOW_BIND);
+    // Nobody looks at the neighbours, which the peer may write to.
+    let (_before, rest) = registration.allocate(3 * LEN)?.split_at(LEN);
+    let (inside, _after) = rest.split_at(LEN);
+    let window = domain.memory_window(kind)?;
+    let lease = WindowLease::of_any_part(inside, window, AccessFlags::REMOTE_WRITE);
+    let mut bindings = owner.send_queue::<()>();
+    bindings
+        .post_inline(lease.bind()?)
+        .map_err(|refused| refused.error)?;
+    let bound = completion(&owner)?;
+    bound.result()?;
+    bindings.complete(&bound).for_each(drop);
+
+    let window = lease
+        .remote()
+        .ok_or_else(|| Error::invalid("trial of a memory window", "it was not bound"))?;
+    write(&peer, &domain, window)?.result()?;
+    let distance = LEN as u64;
+    let beyond = RemoteMemory {
+        address: match side {
+            Before => window.address.wrapping_sub(distance),
+            After => window.address.wrapping_add(distance),
+        },
+        ..window
+    };
+    let ended = write(&peer, &domain, beyond)?;
+    match ended.status() {
+        WorkStatus::Success => Ok(false),
+        WorkStatus::RemoteAccess => Ok(true),
+        // The write failed for another reason, which says nothing of bounds.
+        _ => ended.result().map(|()| false).map_err(Error::Work),
+    }
+}
+
+/// Writes to a peer's memory, and returns the completion.
+fn write(
+    queue_pair: &QueuePair,
+    domain: &ProtectionDomain,
+    to: RemoteMemory,
+) -> Result<WorkCompletion> {
+    let mut queue = queue_pair.send_queue::<Buffer>();
+    let source = domain.allocate(LEN)?;
+    queue.post(SendRequest::write(source, to))?;
+    completion(queue_pair)
+}
+
+/// Waits for the next completion of the send queue.
+fn completion(queue_pair: &QueuePair) -> Result<WorkCompletion> {
+    let begin = Instant::now();
+    let mut room = [WorkCompletion::default()];
+    loop {
+        if let [completion] = queue_pair.send_completions().poll(&mut room)? {
+            return Ok(*completion);
+        }
+        if begin.elapsed() > TIMEOUT {
+            return Err(Error::TimedOut {
+                what: "a request that tries the bounds of a memory window",
+                timeout: TIMEOUT,
+            });
+        }
+        thread::yield_now();
+    }
+}

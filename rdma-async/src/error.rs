@@ -1,5 +1,6 @@
-//! What can go wrong.
+//! Errors of connections and their operations.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,10 +12,13 @@ use rdma_core::WorkError;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation on a connection failed. Clones share their cause.
-#[derive(Debug, Clone, thiserror::Error)]
+///
+/// `Debug` prints the same text as `Display`, so that a `main` that returns this error prints the
+/// message and what to do.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A verbs object could not be made or used.
+    /// A verbs object could not be created or used.
     #[error(transparent)]
     Verbs(#[from] rdma_core::Error),
 
@@ -23,66 +27,66 @@ pub enum Error {
     Work(#[from] WorkError),
 
     /// The TCP side of connecting failed.
-    #[error("{action} {address}: {source}")]
+    #[error("{action} {address}: {cause}")]
     Tcp {
-        /// What was tried.
+        /// The step that failed.
         action: &'static str,
-        /// With whom.
+        /// The address of the step.
         address: String,
-        /// Why it failed.
-        source: Arc<io::Error>,
+        /// The system's error.
+        cause: Arc<io::Error>,
     },
 
-    /// What answered is no peer that this crate can connect to.
+    /// The other end of the TCP connection is not a peer that this crate can connect to.
     #[error("handshake with {peer}: {reason}")]
     Handshake {
-        /// Who answered.
+        /// The address that answered.
         peer: SocketAddr,
-        /// What was wrong.
+        /// What was wrong with the answer.
         reason: String,
     },
 
-    /// Something did not happen in time.
+    /// An operation did not end within its time limit.
     #[error("{what} took longer than {limit:?}")]
     Timeout {
-        /// What was waited for.
+        /// The operation.
         what: &'static str,
-        /// How long.
+        /// The time limit.
         limit: Duration,
     },
 
     /// The connection has ended.
     #[error("the connection has ended: {reason}")]
     Disconnected {
-        /// Why.
+        /// Why it ended.
         reason: Arc<str>,
     },
 
-    /// The peer would not do what it was asked.
+    /// The peer refused a request.
     #[error("the peer refused {what}: {reason}")]
     Refused {
-        /// What it was asked.
+        /// The request.
         what: &'static str,
-        /// Why it refused.
+        /// Why the peer refused it.
         reason: &'static str,
     },
 
     /// An argument is outside of what the operation allows.
     #[error("{what}: {reason}")]
     InvalidArgument {
-        /// Which argument of which operation.
+        /// The argument, with its operation.
         what: &'static str,
-        /// What is wrong with it.
+        /// Why the operation does not allow the value.
         reason: String,
     },
 }
 
 impl Error {
-    pub(crate) fn tcp(action: &'static str, address: impl ToString, source: io::Error) -> Self {
+    pub(crate) fn tcp(action: &'static str, address: impl ToString, cause: io::Error) -> Self {
         Self::Tcp {
             action,
             address: address.to_string(),
-            source: Arc::new(source),
+            cause: Arc::new(cause),
         }
     }
 
@@ -100,11 +104,17 @@ impl Error {
     }
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
             Error::Verbs(error) => io::Error::from(error.clone()).kind(),
-            Error::Tcp { source, .. } => source.kind(),
+            Error::Tcp { cause, .. } => cause.kind(),
             Error::Handshake { .. } => io::ErrorKind::InvalidData,
             Error::Timeout { .. } => io::ErrorKind::TimedOut,
             Error::Work(_) | Error::Disconnected { .. } => io::ErrorKind::ConnectionAborted,
@@ -112,5 +122,23 @@ impl From<Error> for io::Error {
             Error::InvalidArgument { .. } => io::ErrorKind::InvalidInput,
         };
         io::Error::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn debug_prints_the_message_and_no_source_repeats_it() {
+        let missing = Error::from(rdma_core::Error::NoDevice);
+        assert!(format!("{missing:?}").contains("`cargo xtask softroce-setup --check`"));
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        for error in [missing, Error::tcp("connecting to", "127.0.0.1:1", refused)] {
+            assert_eq!(format!("{error:?}"), error.to_string());
+            assert!(error.source().is_none(), "{error}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, told so that it can be put right.
+//! Errors of verbs objects. Their messages name the cause and the remedy.
 
 use std::fmt;
 use std::io;
@@ -13,9 +13,16 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation on a verbs object failed.
 ///
-/// Every variant says which object it was about; [`Error::Verb`] adds the C name of the verb, the
-/// `errno` it gave and, where the usual cause is known, what to do about it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Every variant names the object of the operation; [`Error::Verb`] adds the C name of the verb, its
+/// `errno` and, where the usual cause is known, a hint at the remedy.
+///
+/// `Debug` prints the same text as `Display`, so that a `main` that returns this error, or an
+/// `unwrap`, prints the message and its hint:
+///
+/// ```text
+/// Error: no RDMA device found: libibverbs lists none, ...
+/// ```
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A verb returned an error.
@@ -23,45 +30,45 @@ pub enum Error {
     Verb {
         /// The C name of the verb, for example `ibv_reg_mr`.
         verb: &'static str,
-        /// What it was called on, for example `device rxe_0`.
+        /// The object of the call, for example `device rxe_0`.
         object: String,
-        /// The error number it gave.
+        /// The error number that the verb returned.
         errno: Errno,
-        /// The usual cause and what to do, where one is known.
+        /// The usual cause and its remedy, where they are known.
         hint: Option<&'static str>,
     },
 
-    /// A queue pair was not modified. Says what is wrong with the request.
+    /// The device refused to modify a queue pair. Lists what is wrong with the request.
     #[error(transparent)]
     RefusedModification(Box<RefusedModification>),
 
     /// The system has no RDMA device at all.
-    #[error(
-        "no RDMA device found: load a driver, build with the feature `softroce` for a device in \
-         user space, or set up the kernel's Soft-RoCE with \
-         `rdma link add rxe_0 type rxe netdev <interface>`"
-    )]
+    #[error("no RDMA device found: {NO_DEVICE_CAUSE}; {NO_DEVICE_REMEDY}")]
     NoDevice,
 
-    /// The system has RDMA devices, and none can be used.
+    /// The system has RDMA devices, but none of them can be used.
     #[error(
         "no RDMA device of this machine can be used: {}{}",
         reasons.join("; "),
         instead_text(instead.as_deref())
     )]
     NoUsableDevice {
-        /// What each of them lacks.
+        /// Why each of them cannot be used.
         reasons: Vec<String>,
-        /// The user-space device that can be taken instead, by its name.
+        /// The name of the user-space device that the program can choose instead.
         instead: Option<String>,
     },
 
-    /// No device has the wanted name.
-    #[error("no RDMA device named {name:?}; available: {}", listed(available))]
+    /// No device has the name that the program or `RDMA_DEVICE` asks for.
+    #[error(
+        "no RDMA device named {name:?}; available: {}{}",
+        listed(available),
+        unlinked_text(name)
+    )]
     UnknownDevice {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names that exist.
+        /// The names of the devices of this machine.
         available: Vec<String>,
     },
 
@@ -70,9 +77,9 @@ pub enum Error {
     UnknownPort {
         /// The device's name.
         device: String,
-        /// The port number asked for.
+        /// The requested port number.
         port: u8,
-        /// How many ports the device has.
+        /// The number of ports of the device.
         ports: u8,
     },
 
@@ -86,7 +93,7 @@ pub enum Error {
         device: String,
         /// The port number.
         port: u8,
-        /// The GID index asked for.
+        /// The requested GID index.
         index: u32,
         /// The indices that hold a GID, each with the GID and its type.
         valid: Vec<String>,
@@ -97,36 +104,36 @@ pub enum Error {
     NoUsablePort {
         /// The device's name.
         device: String,
-        /// What each port lacks.
+        /// Why each port cannot be used.
         reason: String,
     },
 
     /// An argument is outside of what the operation allows.
     #[error("{what}: {reason}")]
     InvalidArgument {
-        /// Which argument of which operation.
+        /// The argument, with its operation.
         what: &'static str,
-        /// What is wrong with it.
+        /// Why the operation does not allow the value.
         reason: String,
     },
 
-    /// The queue holds as many work requests as it can.
+    /// The queue has no room for another work request.
     #[error(
         "the {queue} queue is full: {capacity} work requests are outstanding; poll the completion queue"
     )]
     QueueFull {
         /// `send` or `receive`.
         queue: &'static str,
-        /// How many work requests it holds.
+        /// The number of work requests that fit into the queue.
         capacity: usize,
     },
 
-    /// The work request carries more scatter/gather elements than fit.
+    /// The work request has too many scatter/gather elements.
     #[error("{elements} scatter/gather elements are more than the limit of {limit}")]
     TooManyElements {
-        /// How many the request has.
+        /// The number of elements of the request.
         elements: usize,
-        /// How many are possible.
+        /// The largest number that the queue pair allows.
         limit: usize,
     },
 
@@ -137,36 +144,36 @@ pub enum Error {
         start: u64,
         /// One past its last byte.
         end: u64,
-        /// How long the memory is.
+        /// The length of the memory.
         len: u64,
     },
 
     /// Memory is in use by the device, or borrowed, in a way that excludes this access.
     #[error("the memory is in use: {holder}; wait for the operation to complete")]
     InUse {
-        /// Who holds it.
+        /// The operation or borrow that uses the memory.
         holder: &'static str,
     },
 
-    /// Something did not happen in the time that was given for it.
-    #[error("waited {timeout:?} for {what}, in vain")]
+    /// An operation did not end within its time limit.
+    #[error("timed out after {timeout:?} while waiting for {what}")]
     TimedOut {
-        /// What was waited for.
+        /// The event that the operation waited for.
         what: &'static str,
-        /// How long.
+        /// The time limit.
         timeout: Duration,
     },
 
-    /// The device does not have what was asked for.
-    #[error("device {device} does not have {what}")]
+    /// The device does not support the requested feature.
+    #[error("device {device} does not support {what}")]
     Unsupported {
-        /// What was asked for, for example `memory windows of type 2`.
+        /// The feature, for example `memory windows of type 2`.
         what: &'static str,
         /// The device's name.
         device: String,
     },
 
-    /// Two ends did not connect, or are connected no more.
+    /// Connecting failed, or a connection has ended.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
 
@@ -180,7 +187,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error of `verb` on `object` with its `errno` and the hint that fits.
+    /// Makes the error of `verb` on `object`, with the hint that fits `errno`.
     pub(crate) fn verb(verb: &'static str, object: impl Into<String>, errno: Errno) -> Self {
         Self::Verb {
             verb,
@@ -197,7 +204,7 @@ impl Error {
         }
     }
 
-    /// Whether the device, or its driver, does not have what was asked for.
+    /// Returns whether the device or its driver does not support what was asked for.
     pub fn is_unsupported(&self) -> bool {
         match self {
             Self::Unsupported { .. } | Self::Connection(ConnectionError::NoManager { .. }) => true,
@@ -207,13 +214,19 @@ impl Error {
         }
     }
 
-    /// The error number, where a verb gave one.
+    /// Returns the error number, if a verb returned one.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             Self::Verb { errno, .. } => Some(*errno),
             Self::RefusedModification(refused) => Some(refused.errno),
             _ => None,
         }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -242,17 +255,17 @@ impl From<Error> for io::Error {
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// The calling thread's current `errno`.
+    /// Returns the calling thread's current `errno`.
     pub(crate) fn last() -> Self {
         Self(io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 
-    /// Whether it says that the device or its driver does not have something.
+    /// Returns whether the number means that the device or its driver lacks a feature.
     pub(crate) fn is_unsupported(self) -> bool {
         matches!(self.0, libc::EOPNOTSUPP | libc::ENOSYS)
     }
 
-    /// Whether it says that there is no way to a peer.
+    /// Returns whether the number means that no route leads to a peer.
     pub(crate) fn is_no_route(self) -> bool {
         matches!(
             self.0,
@@ -260,7 +273,7 @@ impl Errno {
         )
     }
 
-    /// The symbolic name, for the numbers that verbs use.
+    /// Returns the symbolic name of a number that verbs use.
     pub fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             libc::EPERM => "EPERM",
@@ -313,11 +326,23 @@ impl fmt::Display for Errno {
     }
 }
 
-/// What usually causes `errno` from `verb`, and the way out.
+/// Why a program without a device has none: where the search looked.
+const NO_DEVICE_CAUSE: &str = if cfg!(feature = "softroce") {
+    "neither libibverbs nor softroce lists a device"
+} else {
+    "libibverbs lists none, and this program was built without the user-space device softroce"
+};
+
+const NO_DEVICE_REMEDY: &str = "enable the feature `softroce` of rdma-core, rdma-async or rdma-rpc, \
+     which needs no hardware and no privileges, or load the driver of a network card; in this \
+     project's repository, `cargo xtask softroce-setup --check` reports what this machine has and \
+     what it lacks";
+
+/// Returns the usual cause of `errno` from `verb`, with its remedy.
 fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
     Some(match (verb, errno.0) {
         ("ibv_get_device_list", libc::ENOSYS) => {
-            "the kernel has no RDMA support: load ib_uverbs and a device's driver"
+            "the kernel has no RDMA support: load ib_uverbs and the driver of a device"
         }
         ("ibv_open_device", libc::ENOENT | libc::ENODEV) => {
             "/dev/infiniband/uverbs* is missing: load ib_uverbs"
@@ -329,42 +354,44 @@ fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
             "the locked-memory limit is reached: raise it with `ulimit -l` or in limits.d (memlock)"
         }
         ("ibv_reg_mr" | "ibv_reg_buf_mr", libc::EINVAL) => {
-            "remote write and remote atomic access need local write access as well"
+            "remote write and remote atomic access also need local write access"
         }
         ("ibv_reg_mr_iova2" | "ibv_reg_dmabuf_mr", libc::EINVAL) => {
-            "the address of requests must have the same offset in a page as the memory"
+            "the address that requests use must have the same offset in a page as the memory"
         }
         ("ibv_reg_mr" | "ibv_reg_buf_mr" | "ibv_reg_mr_iova2", libc::EFAULT | libc::EACCES) => {
-            "the memory is not mapped, or is read-only and local write access was asked for"
+            "the memory is not mapped, or it is read-only and the registration requests write access"
         }
-        ("ibv_reg_dmabuf_mr", libc::EBADF) => "the file descriptor is none of a dma-buf",
+        ("ibv_reg_dmabuf_mr", libc::EBADF) => "the file descriptor does not refer to a dma-buf",
         ("ibv_dereg_mr" | "ibv_rereg_mr", libc::EBUSY) => {
-            "a memory window is bound to the region, or it is in use in another way"
+            "a memory window is bound to the region, or the region is in use in another way"
         }
         ("ibv_advise_mr", libc::ENOENT | libc::EINVAL | libc::EFAULT) => {
-            "the memory must be registered with AccessFlags::ON_DEMAND, and mapped"
+            "the memory must be mapped and registered with AccessFlags::ON_DEMAND"
         }
         ("ibv_alloc_mw" | "ibv_alloc_dm" | "ibv_reg_dm_mr", libc::ENOMEM | libc::ENOSPC) => {
-            "the device has no more of this: see DeviceAttributes"
+            "the device has no free object of this type: DeviceAttributes has its limits"
         }
-        ("ibv_fork_init", libc::EINVAL) => "memory has been registered already",
+        ("ibv_fork_init", libc::EINVAL) => {
+            "memory is already registered: call it before the first registration"
+        }
         ("mmap", libc::ENOMEM) => {
-            "no free pages of this size: for huge ones see /proc/sys/vm/nr_hugepages"
+            "no free pages of this size: /proc/sys/vm/nr_hugepages sets the number of huge pages"
         }
         ("mmap", libc::EINVAL) => {
-            "the machine has no pages of this size, or the offset is not aligned"
+            "the machine does not support pages of this size, or the offset is not aligned"
         }
         ("ibv_create_cq" | "ibv_create_qp" | "ibv_create_qp_ex", libc::EINVAL) => {
             "a requested size is above the device's limit (see DeviceAttributes)"
         }
         ("ibv_create_qp" | "ibv_create_qp_ex", libc::EPERM) => {
-            "raw packet queue pairs need the right CAP_NET_RAW"
+            "raw packet queue pairs need the capability CAP_NET_RAW"
         }
         ("ibv_open_qp", libc::EINVAL) => {
-            "no XRC target of this number is in the XRC domain, which its maker must have shared"
+            "the XRC domain has no XRC target queue pair of this number: the process that created the target must have opened the same domain"
         }
         ("ibv_create_qp" | "ibv_create_qp_ex" | "ibv_create_cq", libc::ENOMEM) => {
-            "the device is out of this resource, or the locked-memory limit is reached (`ulimit -l`)"
+            "the device has no free object of this type, or the locked-memory limit is reached (`ulimit -l`)"
         }
         ("ibv_post_send" | "ibv_post_recv", libc::EINVAL) => {
             "the queue pair's state does not allow it, or it has too many scatter/gather elements or too much inline data"
@@ -376,42 +403,42 @@ fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
             "/dev/infiniband/rdma_cm must be readable and writable for this user"
         }
         ("rdma_bind_addr" | "rdma_resolve_addr", libc::ENODEV | libc::EADDRNOTAVAIL) => {
-            "no RDMA device of this machine has that address, or a way to it"
+            "no RDMA device of this machine has that address or a route to it"
         }
-        ("rdma_bind_addr" | "rdma_listen", libc::EADDRINUSE) => "another program has this port",
+        ("rdma_bind_addr" | "rdma_listen", libc::EADDRINUSE) => "another program uses this port",
         (
             "rdma_connect" | "rdma_accept" | "rdma_establish" | "rdma_disconnect"
             | "rdma_resolve_route" | "rdma_resolve_addr" | "rdma_init_qp_attr",
             libc::EINVAL | libc::ENOTCONN,
-        ) => "the connection is not in a state for this: the peer may have given it up meanwhile",
+        ) => {
+            "the state of the connection does not allow this call: the peer may have closed the connection"
+        }
         ("ibv_create_ah", libc::EINVAL) => {
-            "usually a GID index without an address, or a destination of another kind than the GID at that index"
+            "the GID index usually has no address, or the destination is of another address family than the GID at that index"
         }
         ("ibv_create_ah", libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => {
-            "no route to the GID from the chosen GID index"
+            "no route leads from the chosen GID index to the destination GID"
         }
         ("ibv_init_ah_from_wc", _) => {
-            "the datagram begins with no header, or it was sent to a group and not to a GID of the port"
+            "the datagram does not begin with a global routing header, or its destination is a multicast group and not a GID of the port"
         }
         ("ibv_create_srq_ex", libc::EINVAL) => {
             "a requested size is above the device's limit (see DeviceAttributes)"
         }
         ("ibv_create_srq_ex", libc::ENOMEM) => {
-            "the device is out of this resource, or the locked-memory limit is reached (`ulimit -l`)"
+            "the device has no free object of this type, or the locked-memory limit is reached (`ulimit -l`)"
         }
         ("ibv_modify_srq", libc::EINVAL) => {
-            "the limit is above the queue's size, or more receives are in flight than the new size has room for"
+            "the limit is larger than the queue, or more receives are outstanding than the new size holds"
         }
         ("ibv_open_xrcd", libc::EAGAIN) => {
-            "nobody has the domain of this file open, and this was not to make it"
+            "no process has the XRC domain of this file open, and the call did not ask to create it"
         }
-        ("ibv_attach_mcast", libc::EINVAL) => {
-            "the GID is of no group, or its LID is not one of a group"
-        }
+        ("ibv_attach_mcast", libc::EINVAL) => "the GID or the LID is not a multicast address",
         ("ibv_attach_mcast", libc::ENOMEM) => {
-            "the device is out of groups, or the group out of members (see DeviceAttributes)"
+            "the device has reached its limit of groups or of members of a group (see DeviceAttributes)"
         }
-        ("ibv_create_flow", libc::EPERM) => "steering packets wants the capability CAP_NET_RAW",
+        ("ibv_create_flow", libc::EPERM) => "flow steering needs the capability CAP_NET_RAW",
         (_, libc::EOPNOTSUPP | libc::ENOSYS) => "the device or its driver does not support this",
         (_, libc::EMFILE) => "too many open files: raise the limit with `ulimit -n`",
         _ => return None,
@@ -420,8 +447,17 @@ fn hint(verb: &str, errno: Errno) -> Option<&'static str> {
 
 fn instead_text(device: Option<&str>) -> String {
     device.map_or_else(String::new, |name| {
-        format!("; to use the device in user space instead, set RDMA_DEVICE={name}")
+        format!("; to use the user-space device instead, set RDMA_DEVICE={name}")
     })
+}
+
+/// Explains why softroce is not among the devices of a program that was built without it.
+fn unlinked_text(name: &str) -> &'static str {
+    if name.contains("softroce") && !cfg!(feature = "softroce") {
+        "; the device softroce0 needs the feature `softroce` of rdma-core, rdma-async or rdma-rpc"
+    } else {
+        ""
+    }
 }
 
 fn hint_text(hint: Option<&'static str>) -> String {
@@ -449,6 +485,45 @@ mod tests {
             "ibv_reg_mr on device rxe_0 failed: Cannot allocate memory (ENOMEM): the \
              locked-memory limit is reached: raise it with `ulimit -l` or in limits.d (memlock)"
         );
+    }
+
+    #[test]
+    fn debug_prints_the_message_and_the_hint() {
+        let error = Error::verb("ibv_reg_mr", "device rxe_0", Errno(libc::ENOMEM));
+        assert_eq!(format!("{error:?}"), error.to_string());
+        let nested = Error::Work(WorkError {
+            status: crate::completion::WorkStatus::RetryExceeded,
+            vendor: 0x81,
+            queue_pair: 17,
+        });
+        assert!(
+            format!("{nested:?}").contains("vendor code 0x81"),
+            "{nested:?}"
+        );
+    }
+
+    #[test]
+    fn a_missing_device_is_reported_with_what_to_do() {
+        let text = format!("{:?}", Error::NoDevice);
+        for part in [
+            "no RDMA device found: ",
+            "libibverbs",
+            "feature `softroce`",
+            "`cargo xtask softroce-setup --check`",
+        ] {
+            assert!(text.contains(part), "no {part} in {text}");
+        }
+    }
+
+    #[test]
+    fn no_source_repeats_the_message() {
+        use std::error::Error as _;
+        for error in [
+            Error::verb("ibv_reg_mr", "device rxe_0", Errno(libc::ENOMEM)),
+            Error::Connection(ConnectionError::NoManager { errno: Errno(2) }),
+        ] {
+            assert!(error.source().is_none(), "{error}");
+        }
     }
 
     #[test]

@@ -321,8 +321,8 @@ fn the_error_names_verb_object_states_and_what_is_missing() {
     );
     let error = Error::RefusedModification(refused);
     assert_eq!(error.errno().unwrap().0, libc_einval());
-    let source = std::error::Error::source(&error).expect("the error number");
-    assert!(source.to_string().contains("EINVAL"));
+    let source = std::error::Error::source(&error);
+    assert!(source.is_none(), "the message contains the error number");
     let io: std::io::Error = error.into();
     assert_eq!(io.kind(), std::io::ErrorKind::InvalidInput);
 }
@@ -401,7 +401,7 @@ fn values_out_of_the_devices_range_are_told_with_the_range() {
     let refused = refusal(pair.modify(&pair.initial().port(99)));
     let text = refused.to_string();
     assert!(
-        text.contains("IBV_QP_PORT is 99, and the device allows 1 to "),
+        text.contains("IBV_QP_PORT is 99, but the device allows 1 to "),
         "{text}"
     );
 }

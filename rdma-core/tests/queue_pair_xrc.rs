@@ -21,7 +21,7 @@ fn anonymous(context: &Context) -> Option<XrcDomain> {
             let refused = domain.queue_pair().transport(kind).build().unwrap_err();
             assert!(refused.is_unsupported(), "{refused}");
             let name = context.name();
-            let text = format!("device {name} does not have XRC queue pairs");
+            let text = format!("device {name} does not support XRC queue pairs");
             assert_eq!(refused.to_string(), text);
         }
         return None;

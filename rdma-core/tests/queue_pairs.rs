@@ -172,7 +172,7 @@ fn a_raw_packet_queue_pair_works_or_is_unsupported() {
         Err(error) => {
             assert!(error.is_unsupported(), "{error}");
             let name = domain.context().name();
-            let text = format!("device {name} does not have raw packet queue pairs");
+            let text = format!("device {name} does not support raw packet queue pairs");
             assert_eq!(error.to_string(), text);
         }
     }

@@ -1,6 +1,7 @@
 //! What a handler says when it cannot do what it was asked.
 
 use std::convert::Infallible;
+use std::fmt;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,12 +33,20 @@ use crate::codec::{Codec, CodecError, Postcard};
 /// assert_eq!(error.code(), 2);
 /// assert_eq!(error.details::<u64>().unwrap(), 4096);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+///
+/// `Debug` prints the same text as `Display`.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message} (code {code})")]
 pub struct ApplicationError {
     code: u32,
     message: String,
     details: Vec<u8>,
+}
+
+impl fmt::Debug for ApplicationError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl ApplicationError {

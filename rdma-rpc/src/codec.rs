@@ -1,6 +1,7 @@
 //! How values become bytes.
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -41,10 +42,18 @@ pub trait Codec: 'static {
     fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError>;
 }
 
-/// A value could not be written, or what was received is no such value. Clones share their cause.
-#[derive(Debug, Clone, thiserror::Error)]
+/// A value could not be encoded, or received bytes could not be decoded. Clones share their cause.
+///
+/// `Debug` prints the same text as `Display`.
+#[derive(Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct CodecError(Arc<dyn StdError + Send + Sync>);
+
+impl fmt::Debug for CodecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl CodecError {
     /// An error with its cause, which may be a text.

@@ -1,5 +1,6 @@
-//! What can go wrong with a call.
+//! Errors of calls and connections.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::application::ApplicationError;
@@ -9,32 +10,36 @@ use crate::wire::Violation;
 /// The result of every fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call failed, or a connection. Clones share their cause.
+/// Why a call or a connection failed. Clones share their cause.
 ///
 /// After [`Transport`](Self::Transport), [`Protocol`](Self::Protocol) and
-/// [`ShuttingDown`](Self::ShuttingDown) the connection is of no more use; after any other the next
-/// call may succeed. [`Client::failure`](crate::Client::failure) tells.
-#[derive(Debug, Clone, thiserror::Error)]
+/// [`ShuttingDown`](Self::ShuttingDown) the connection cannot be used any more; after any other error
+/// the next call may succeed. [`Client::failure`](crate::Client::failure) returns the error that ended
+/// a connection.
+///
+/// `Debug` prints the same text as `Display`, so that a `main` that returns this error prints the
+/// message and what to do.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Connecting failed, or the connection has ended. A call that was under way may have been done
-    /// or not.
+    /// Connecting failed, or the connection has ended. The server may or may not have executed a call
+    /// that was in progress.
     #[error(transparent)]
     Transport(#[from] rdma_async::Error),
 
-    /// The peer sent what it should not have.
+    /// The peer violated the protocol.
     #[error("{reason}")]
     Protocol {
-        /// What.
+        /// The violation.
         reason: String,
     },
 
-    /// There was no answer in time. The call may have been done or not.
-    #[error("no answer to {method} within {limit:?}")]
+    /// The response did not arrive in time. The server may or may not have executed the call.
+    #[error("no response to {method} within {limit:?}")]
     DeadlineExceeded {
-        /// What was called.
+        /// The called method.
         method: String,
-        /// How long was waited.
+        /// The time limit of the call.
         limit: Duration,
     },
 
@@ -45,17 +50,17 @@ pub enum Error {
     /// The server has no such method.
     #[error("the server has no method {method}")]
     UnknownMethod {
-        /// What was called.
+        /// The called method.
         method: String,
     },
 
     /// The request could not be encoded.
     #[error("the request cannot be encoded: {0}")]
-    Encode(#[source] CodecError),
+    Encode(CodecError),
 
     /// The response could not be decoded: the two ends disagree about its type.
     #[error("the response cannot be decoded: {0}")]
-    Decode(#[source] CodecError),
+    Decode(CodecError),
 
     /// The server could not decode the request: the two ends disagree about its type.
     #[error("the server could not decode the request: {reason}")]
@@ -71,14 +76,14 @@ pub enum Error {
         reason: String,
     },
 
-    /// A message is longer than one of the two ends takes.
+    /// A message is longer than one of the two ends accepts.
     #[error("a {what} of {len} bytes is too large{}", above(.limit))]
     TooLarge {
         /// A request or a response.
         what: &'static str,
-        /// How long it is, with its header.
+        /// The length of the message with its header.
         len: usize,
-        /// How long it may be, if the end that found it too long told.
+        /// The largest length, if the end that refused the message reported it.
         limit: Option<usize>,
     },
 
@@ -86,14 +91,20 @@ pub enum Error {
     #[error("the handler panicked")]
     Panicked,
 
-    /// The server has as many calls as it takes. The call was not begun.
+    /// The server has reached its limit of concurrent calls. The call was not started.
     #[error("the server is overloaded")]
     Overloaded,
 
-    /// The server takes no new calls. The call was not begun, unless the server gave it up because
-    /// the time for ending was over.
+    /// The server accepts no new calls. The call was not started, unless the server abandoned it at
+    /// the end of the time for shutting down.
     #[error("the server is shutting down")]
     ShuttingDown,
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 fn above(limit: &Option<usize>) -> String {
@@ -107,6 +118,29 @@ impl From<Violation> for Error {
     fn from(violation: Violation) -> Self {
         Self::Protocol {
             reason: violation.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn debug_prints_the_message_and_no_source_repeats_it() {
+        let transport = rdma_async::Error::InvalidArgument {
+            what: "send queue",
+            reason: "0 requests".to_owned(),
+        };
+        for error in [
+            Error::Transport(transport),
+            Error::Encode(CodecError::new("not a map")),
+            Error::Application(ApplicationError::new(1, "no such key")),
+        ] {
+            assert_eq!(format!("{error:?}"), error.to_string());
+            assert!(error.source().is_none(), "{error}");
         }
     }
 }

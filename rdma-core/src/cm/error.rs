@@ -1,4 +1,4 @@
-//! What can go wrong between two ends that connect.
+//! Errors of connections and of connecting.
 
 use std::fmt;
 use std::io;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use super::RejectReason;
 use crate::error::Errno;
 
-/// Why two ends did not connect, or are connected no more.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Why connecting failed or a connection ended. `Debug` prints the same text as `Display`.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
     /// The system has no connection manager, or no device that it could use.
     #[error(
-        "this system has no RDMA connection manager ({errno}): it needs a device of the kernel's, \
-         and /dev/infiniband/rdma_cm from the module rdma_ucm"
+        "this system has no RDMA connection manager ({errno}): it needs an RDMA device of the \
+         kernel, and /dev/infiniband/rdma_cm from the module rdma_ucm"
     )]
     NoManager {
         /// What opening it gave.
@@ -78,6 +78,12 @@ pub enum ConnectionError {
     },
 }
 
+impl fmt::Debug for ConnectionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl ConnectionError {
     pub(crate) fn kind(&self) -> io::ErrorKind {
         match self {
@@ -116,13 +122,13 @@ impl ConnectionStep {
     fn usual_cause(self) -> &'static str {
         match self {
             Self::AddressResolution => {
-                "no RDMA device has a way to that address, or the neighbour does not answer"
+                "no RDMA device has a route to that address, or the neighbour does not answer"
             }
-            Self::RouteResolution => "the subnet manager does not answer, or knows no route",
+            Self::RouteResolution => "the subnet manager does not answer or has no route",
             Self::Connecting => {
                 "the peer's machine does not answer, or its program does not accept"
             }
-            Self::Accepting => "the connecting end is gone",
+            Self::Accepting => "the connecting peer has ended",
             Self::Disconnecting => "the peer's machine does not answer",
             Self::JoiningGroup => "the subnet manager or the network refuses the group",
         }

@@ -82,42 +82,42 @@ statuses! {
     LocalQueuePairOperation = IBV_WC_LOC_QP_OP_ERR, Local, "local queue pair operation error",
         "the request is malformed for this queue pair";
     LocalEndToEndContext = IBV_WC_LOC_EEC_OP_ERR, Local, "local end-to-end context error",
-        "of reliable datagrams, which no device has";
+        "a status of reliable datagrams, which no device supports";
     LocalProtection = IBV_WC_LOC_PROT_ERR, Local, "local protection error",
         "the local memory is not registered in this queue pair's protection domain, or not for this access";
     Flushed = IBV_WC_WR_FLUSH_ERR, Flushed, "work request flushed",
-        "the queue pair is in the error state: the first failed completion tells why";
+        "the queue pair is in the error state: its first failed completion has the cause";
     MemoryWindowBind = IBV_WC_MW_BIND_ERR, Local, "memory window bind error",
         "the region does not allow windows, does not cover the range, or the window is of another domain";
     BadResponse = IBV_WC_BAD_RESP_ERR, Remote, "bad response", "the peer's answer was unexpected";
     LocalAccess = IBV_WC_LOC_ACCESS_ERR, Local, "local access error",
-        "an RDMA write with immediate found no access to local memory";
+        "an RDMA write with immediate data had no access to local memory";
     RemoteInvalidRequest = IBV_WC_REM_INV_REQ_ERR, Remote, "remote invalid request",
         "the peer rejected the request: its queue pair does not allow the operation, or a length does not fit";
     RemoteAccess = IBV_WC_REM_ACCESS_ERR, Remote, "remote access error",
         "the range is outside of what the remote key grants, the access is not granted, or the key is gone";
     RemoteOperation = IBV_WC_REM_OP_ERR, Remote, "remote operation error",
-        "the peer could not finish the operation: its receive's memory was wrong, or its queue pair failed";
+        "the peer could not finish the operation: the memory of its receive was not valid, or its queue pair failed";
     RetryExceeded = IBV_WC_RETRY_EXC_ERR, Path, "transport retry count exceeded",
         "the peer does not answer: it is gone, its queue pair is in error, or the path is wrong (GID, MTU)";
     RnrRetryExceeded = IBV_WC_RNR_RETRY_EXC_ERR, Remote, "receiver-not-ready retry count exceeded",
         "the peer has posted no receive";
     LocalRddViolation = IBV_WC_LOC_RDD_VIOL_ERR, Local, "local RDD violation",
-        "of reliable datagrams, which no device has";
+        "a status of reliable datagrams, which no device supports";
     RemoteInvalidRdRequest = IBV_WC_REM_INV_RD_REQ_ERR, Remote, "remote invalid RD request",
-        "of reliable datagrams, which no device has";
+        "a status of reliable datagrams, which no device supports";
     RemoteAborted = IBV_WC_REM_ABORT_ERR, Remote, "remote aborted",
         "the peer ended the operation";
     InvalidEndToEndContextNumber = IBV_WC_INV_EECN_ERR, Local, "invalid end-to-end context number",
-        "of reliable datagrams, which no device has";
+        "a status of reliable datagrams, which no device supports";
     InvalidEndToEndContextState = IBV_WC_INV_EEC_STATE_ERR, Local, "invalid end-to-end context state",
-        "of reliable datagrams, which no device has";
+        "a status of reliable datagrams, which no device supports";
     Fatal = IBV_WC_FATAL_ERR, Device, "fatal error",
         "the device has failed: close it and open it again";
     ResponseTimeout = IBV_WC_RESP_TIMEOUT_ERR, Path, "response timeout",
-        "the peer took too long for its answer";
+        "the peer did not answer in time";
     General = IBV_WC_GENERAL_ERR, Device, "general error",
-        "the device tells no more: the vendor's code may";
+        "the device reports no cause: the vendor code may name one";
     TagMatching = IBV_WC_TM_ERR, Remote, "tag matching error",
         "the message does not follow the tag-matching protocol";
     TagMatchingRendezvousIncomplete = IBV_WC_TM_RNDV_INCOMPLETE, Local,
@@ -156,17 +156,34 @@ impl fmt::Display for WorkStatus {
     }
 }
 
-/// A work request that did not succeed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("work request on queue pair {queue_pair:#x} failed: {status}{}", hint_text(*status))]
+/// A work request that did not succeed. `Debug` prints the same text as `Display`.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "work request on queue pair {queue_pair:#x} failed: {status}{}{}",
+    vendor_text(*vendor),
+    hint_text(*status)
+)]
 #[non_exhaustive]
 pub struct WorkError {
     /// How it ended.
     pub status: WorkStatus,
-    /// The vendor's own code, for its support.
+    /// The error code of the device's vendor; 0 if the device has none for this failure.
     pub vendor: u32,
     /// The number of the queue pair.
     pub queue_pair: u32,
+}
+
+impl fmt::Debug for WorkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn vendor_text(vendor: u32) -> String {
+    match vendor {
+        0 => String::new(),
+        code => format!(", vendor code {code:#x}"),
+    }
 }
 
 fn hint_text(status: WorkStatus) -> String {

@@ -247,8 +247,9 @@ pub fn raw_receive_request(id: u64, elements: &[sys::ibv_sge]) -> sys::ibv_recv_
     }
 }
 
-/// A list of raw requests that was not posted, or not all of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// A list of raw requests that was not posted, or posted in part. `Debug` prints the same text as
+/// `Display`.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{verb} failed: {errno}")]
 pub struct RawPostError<W> {
     /// The verb.
@@ -257,6 +258,12 @@ pub struct RawPostError<W> {
     pub errno: crate::error::Errno,
     /// The first request that was not posted.
     pub refused: *mut W,
+}
+
+impl<W> fmt::Debug for RawPostError<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl<W> From<RawPostError<W>> for Error {

@@ -54,20 +54,19 @@ pub struct Reregistered {
     pub old: Option<DetachedMemory>,
 }
 
-/// Why a registration was not changed, and what that left.
+/// Why a registration was not changed, and the state of the buffer after the failure.
 ///
-/// The new memory, if there was to be one, is not kept: registering it costs no more than changing.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
+/// The new memory of the request, if any, is dropped. `Debug` prints the same text as `Display`.
+#[derive(thiserror::Error)]
+#[error("{error}; {left}")]
 pub struct ReregisterError {
-    /// Why.
-    #[source]
+    /// The cause.
     pub error: Error,
-    /// What is left of the buffer.
+    /// The state of the buffer after the failure.
     pub left: Left,
 }
 
-/// What a failed change of a registration left.
+/// The state of a buffer after a failed change of its registration.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Left {
@@ -81,12 +80,18 @@ pub enum Left {
     Lost,
 }
 
+impl fmt::Debug for ReregisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unchanged(_) => "the buffer is as it was",
-            Self::Unregistered(_) => "the memory is not registered any more",
-            Self::Lost => "the memory is lost",
+            Self::Unchanged(_) => "the buffer is unchanged",
+            Self::Unregistered(_) => "the memory is no longer registered",
+            Self::Lost => "the memory is leaked, because the device may still use it",
         })
     }
 }

@@ -7,14 +7,13 @@ use crate::error::Error;
 use crate::ffi::{ReceiveRing, ReceiveStaging, SendRing, SendStaging, Unstaged};
 use crate::memory::{Gather, Scatter};
 
-/// A batch that was not posted, or not all of it.
+/// A batch that was not posted, or posted in part. `Debug` prints the same text as `Display`.
 #[derive(thiserror::Error)]
-#[error("after {posted} posted requests: {error}")]
+#[error("{posted} requests of the batch were posted, the next one was not: {error}")]
 pub struct BatchError<B = ()> {
-    /// How many of the batch, from its first on, were posted all the same.
+    /// The number of requests, from the batch's first on, that were posted.
     pub posted: usize,
     /// Why the next one was not.
-    #[source]
     pub error: Error,
     /// The batch with the requests that were not posted, in their order, to be posted again or
     /// taken back. Nothing for batches that are still there.
@@ -23,10 +22,7 @@ pub struct BatchError<B = ()> {
 
 impl<B> fmt::Debug for BatchError<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BatchError")
-            .field("posted", &self.posted)
-            .field("error", &self.error)
-            .finish_non_exhaustive()
+        fmt::Display::fmt(self, f)
     }
 }
 

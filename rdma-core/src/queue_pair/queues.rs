@@ -9,12 +9,11 @@ use crate::error::Error;
 use crate::ffi::{QueuePairHandle, ReceiveRing, SendRing};
 use crate::memory::{Gather, Scatter};
 
-/// A request that could not be posted, with its memory.
+/// A request that could not be posted, with its memory. `Debug` prints the same text as `Display`.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct PostError<T> {
-    /// Why.
-    #[source]
+    /// Why it was not posted.
     pub error: Error,
     /// The request's memory.
     pub memory: T,
@@ -22,9 +21,7 @@ pub struct PostError<T> {
 
 impl<T> fmt::Debug for PostError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostError")
-            .field("error", &self.error)
-            .finish_non_exhaustive()
+        fmt::Display::fmt(self, f)
     }
 }
 

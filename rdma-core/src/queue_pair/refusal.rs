@@ -6,10 +6,12 @@ use super::{AttributeMask, QueuePairState, Transport};
 use crate::device::Gid;
 use crate::error::Errno;
 
-/// Why a queue pair was not modified: what `ibv_modify_qp` said, which is a number, and what a
-/// comparison of the request with the specification's tables and with the device says.
+/// Why a queue pair was not modified: the number that `ibv_modify_qp` returned, and the flaws that a
+/// comparison of the request with the specification's tables and with the device finds.
+///
+/// `Debug` prints the same text as `Display`.
 #[doc(alias = "ibv_modify_qp")]
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct RefusedModification {
     /// The queue pair.
@@ -22,8 +24,7 @@ pub struct RefusedModification {
     pub to: Option<QueuePairState>,
     /// The attributes that were to change.
     pub mask: AttributeMask,
-    /// What the verb returned.
-    #[source]
+    /// The number that the verb returned.
     pub errno: Errno,
     /// What is wrong with the request, most certain first. Empty when nothing was found.
     pub flaws: Vec<ModificationFlaw>,
@@ -124,6 +125,12 @@ impl RefusedModification {
     }
 }
 
+impl fmt::Debug for RefusedModification {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl fmt::Display for RefusedModification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ibv_modify_qp on {} ({}, ", self.queue_pair, self.kind)?;
@@ -142,7 +149,7 @@ impl fmt::Display for RefusedModification {
         if self.flaws.is_empty() {
             write!(
                 f,
-                ": nothing is known to be wrong with {}; the kernel's log may say more",
+                ": no flaw was found in {}; the kernel's log may have the cause",
                 self.mask
             )?;
         }
@@ -159,9 +166,12 @@ impl fmt::Display for ModificationFlaw {
                 write!(f, "{to} does not follow {from}; {possible} can")
             }
             Self::OtherState { assumed, actual } => {
-                write!(f, "IBV_QP_CUR_STATE says {assumed}, and it is in {actual}")
+                write!(
+                    f,
+                    "IBV_QP_CUR_STATE is {assumed}, but the queue pair is in {actual}"
+                )
             }
-            Self::Draining => f.write_str("the send queue has not drained yet: wait, and try again"),
+            Self::Draining => f.write_str("the send queue has not drained yet: wait and try again"),
             Self::Missing(attribute) => write!(f, "{attribute} is missing"),
             Self::Misplaced(attribute) => {
                 write!(f, "{attribute} cannot change in this transition")
@@ -174,17 +184,17 @@ impl fmt::Display for ModificationFlaw {
                 limit,
             } => write!(
                 f,
-                "{attribute} is {value}, and {limit} allows {least} to {most}"
+                "{attribute} is {value}, but {limit} allows {least} to {most}"
             ),
             Self::Unsupported(attribute) => {
-                write!(f, "the device does not have {attribute}")
+                write!(f, "the device does not support {attribute}")
             }
             Self::OtherPort { path, queue_pair } => write!(
                 f,
-                "the path leaves from port {path}, and the queue pair is bound to port {queue_pair}"
+                "the path leaves from port {path}, but the queue pair is bound to port {queue_pair}"
             ),
             Self::NoGid => f.write_str(
-                "the path has no GID, and Ethernet knows no other addresses: give it one (is_global)",
+                "the path has no GID, and Ethernet has no other addresses: set one (is_global)",
             ),
             Self::NoSuchGid { index, valid } => {
                 let valid = if valid.is_empty() {
@@ -199,17 +209,16 @@ impl fmt::Display for ModificationFlaw {
                 destination,
             } => write!(
                 f,
-                "the path leaves from {source} and leads to {destination}, which is of another \
-                 family: choose a GID index of the peer's"
+                "the path leads from {source} to {destination}, which is of another address family: \
+                 choose a GID index of the destination's family"
             ),
-            Self::NoPeer(gid) => write!(f, "{gid} is nobody's GID"),
+            Self::NoPeer(gid) => write!(f, "{gid} cannot be the GID of a peer"),
             Self::NoLoopback {
                 source,
                 destination,
             } => write!(
                 f,
-                "of {source} and {destination} one is an address within its own machine and the \
-                 other is not"
+                "one of {source} and {destination} is a loopback address and the other is not"
             ),
             Self::NoRoute {
                 source: Some(source),

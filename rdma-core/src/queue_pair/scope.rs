@@ -100,12 +100,11 @@ pub struct CompletedRequest<M> {
     pub completion: WorkCompletion,
 }
 
-/// A request that failed, or had to be given up.
+/// A request that failed or did not end in time. `Debug` prints the same text as `Display`.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct FailedRequest<M> {
-    /// Why: [`Error::Work`] or [`Error::TimedOut`].
-    #[source]
+    /// The cause: [`Error::Work`] or [`Error::TimedOut`].
     pub error: Error,
     /// Its memory.
     pub memory: M,
@@ -113,9 +112,7 @@ pub struct FailedRequest<M> {
 
 impl<M> fmt::Debug for FailedRequest<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FailedRequest")
-            .field("error", &self.error)
-            .finish_non_exhaustive()
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Registered memory, with who may touch it in the types.
+//! Registered memory. The types say which accesses are allowed.
 //!
 //! | type | who has it | as a slice | device may |
 //! |---|---|---|---|
@@ -6,7 +6,7 @@
 //! | [`BufferSlice`], [`BufferSliceMut`] | who borrows it | `&[u8]`, `&mut [u8]` | the same, within a scope |
 //! | [`FrozenBuffer`] | many | `&[u8]` | read |
 //! | [`SharedBuffer`] | decided at run time by claims | through a claim | as the claim says |
-//! | [`LentMemory`] | many, and every peer with the key | no | let peers read |
+//! | [`LentMemory`] | many, and every peer with the key | `&[u8]` | let peers read |
 //! | [`ExposedMemory`] | this process and every peer with the key | never | read and write |
 //! | [`WindowLease`] | the same, through a window | never | let peers read and write |
 //! | [`UnmappedRegion`] | devices and peers | never: it is not the process's | read and write |
@@ -14,9 +14,10 @@
 //! Memory begins as a [`Buffer`]: [allocated](crate::ProtectionDomain::allocate), or the program's
 //! own ([`StableMemoryMut`], [`HostMemory`]), which comes back with [`Buffer::into_owner`]. What is
 //! posted is moved into the request and comes back with its completion, so nobody can look at memory
-//! that the device is writing. What peers can reach is never a slice: it is looked at through a
-//! [`VolatileSlice`], until the grant has ended *at the device* and the [`Buffer`] comes back. It ends
-//! there with [`ExposedMemory::revoke`], a deregistration, or with [`WindowLease::unbind`], a request.
+//! that the device is writing. Memory that peers can write is never a slice: this process accesses it
+//! through a [`VolatileSlice`], until the grant has ended *at the device* and the [`Buffer`] comes back.
+//! [`ExposedMemory::revoke`] ends the grant by deregistering, [`WindowLease::unbind`] by a request.
+//! [`LentMemory`], which peers can only read, is a slice.
 //!
 //! # Who is trusted with what
 //!

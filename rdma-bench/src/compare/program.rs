@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{Case, Network};
 use crate::error::{Error, Result};
+use crate::limits::Statistic;
 use crate::plan::Layer;
 use crate::statistics::Bandwidth;
 use crate::test::{Metric, Verb};
@@ -106,9 +107,9 @@ impl Program {
             Self::Perftest => {
                 let figure = figure(case, printed)
                     .ok_or_else(|| refuse(format!("no result in what it printed:\n{printed}")))?;
-                let columns = columns(case, printed).unwrap_or_default();
                 let percentile_99 = match case.test.metric {
-                    Metric::Latency => columns.get(7).copied(),
+                    Metric::Latency => columns(case, printed)
+                        .and_then(|columns| Statistic::P99.in_columns(&columns)),
                     Metric::Bandwidth => None,
                 };
                 Ok(Reading {
@@ -129,7 +130,7 @@ impl Program {
                 };
                 Ok(Reading {
                     figure: figure.ok_or_else(|| refuse("no result in its document".into()))?,
-                    percentile_99: results["percentile_99"].as_f64(),
+                    percentile_99: Statistic::P99.in_document(&document),
                     document: Some(document),
                 })
             }

@@ -32,7 +32,7 @@ impl Statistic {
 
     /// Returns the number out of a document: the typical one out of `yardstick`'s, the percentiles
     /// out of `rdma-bench`'s, a counter out of either.
-    pub(super) fn in_document(self, document: &Value) -> Option<f64> {
+    pub(crate) fn in_document(self, document: &Value) -> Option<f64> {
         let results = &document["results"];
         let number = match self {
             Self::Typical => &document["figure"],
@@ -44,7 +44,7 @@ impl Statistic {
     }
 
     /// Returns the number out of perftest's columns of a latency.
-    pub(super) fn in_columns(self, columns: &[f64]) -> Option<f64> {
+    pub(crate) fn in_columns(self, columns: &[f64]) -> Option<f64> {
         let column = match self {
             Self::Typical => 4,
             Self::P99 => 7,

@@ -10,7 +10,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use xshell::{Shell, cmd};
 
-use crate::{packages, project};
+use crate::packages::{self, Group};
+use crate::project;
 
 /// What the generator writes, under `ibverbs-sys`.
 const GENERATED: [&str; 5] = [
@@ -23,13 +24,16 @@ const GENERATED: [&str; 5] = [
 
 /// The headers, and libclang with its own headers, at the version that the checked-in files were
 /// generated with.
-const PACKAGES: [&str; 5] = [
-    "libibverbs-dev",
-    "librdmacm-dev",
-    "pkg-config",
-    "libclang1-14",
-    "libclang-common-14-dev",
-];
+const PACKAGES: Group = Group {
+    names: &[
+        "libibverbs-dev",
+        "librdmacm-dev",
+        "pkg-config",
+        "libclang1-14",
+        "libclang-common-14-dev",
+    ],
+    purpose: "generate the bindings",
+};
 
 /// Where Debian puts that libclang.
 const LIBCLANG: &str = "/usr/lib/llvm-14/lib";

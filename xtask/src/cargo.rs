@@ -29,20 +29,14 @@ pub(crate) enum Kind {
 pub(crate) struct Executable {
     /// What it is for.
     pub(crate) kind: Kind,
+    /// Name of its package.
+    pub(crate) package_name: String,
     /// Name of its target.
     pub(crate) target: String,
     /// Directory of its package.
     pub(crate) package: PathBuf,
     /// The file.
     pub(crate) path: PathBuf,
-}
-
-impl Executable {
-    /// The package as people call it: its directory below the workspace's root.
-    pub(crate) fn package_name(&self) -> String {
-        let below = self.package.strip_prefix(project::root());
-        below.unwrap_or(&self.package).display().to_string()
-    }
 }
 
 /// A call of cargo at the root of the workspace, in the caller's environment.
@@ -139,17 +133,34 @@ fn executables(messages: &str) -> anyhow::Result<Vec<Executable>> {
             (_, false) => Kind::Program,
         };
         let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
+        let package = manifest
+            .parent()
+            .context("a manifest without a directory")?;
         found.push(Executable {
             kind,
+            package_name: package_name(message["package_id"].as_str().unwrap_or_default(), package),
             target: target["name"].as_str().unwrap_or_default().to_owned(),
-            package: manifest
-                .parent()
-                .context("a manifest without a directory")?
-                .to_owned(),
+            package: package.to_owned(),
             path: path.into(),
         });
     }
     Ok(found)
+}
+
+/// Returns the name of the package with the id `id`, `path+file:///DIRECTORY#NAME@VERSION`. Cargo
+/// leaves the name out where the directory has the same.
+fn package_name(id: &str, directory: &Path) -> String {
+    let name = id
+        .rsplit_once('#')
+        .and_then(|(_, fragment)| fragment.split_once('@'));
+    match name {
+        Some((name, _version)) => name.to_owned(),
+        None => directory
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
+    }
 }
 
 /// The environment that cargo gives a test or benchmark, besides the caller's: where its package
@@ -221,6 +232,19 @@ mod tests {
                 ("speed", Kind::Benchmark),
                 ("tool", Kind::Program),
             ]
+        );
+    }
+
+    #[test]
+    fn a_package_has_its_name_or_its_directorys() {
+        let name = |id, directory| package_name(id, Path::new(directory));
+        assert_eq!(
+            name("path+file:///w/rdma-core#0.1.0", "/w/rdma-core"),
+            "rdma-core"
+        );
+        assert_eq!(
+            name("path+file:///w/r/macros#r-macros@0.1.0", "/w/r/macros"),
+            "r-macros"
         );
     }
 

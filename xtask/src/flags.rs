@@ -50,16 +50,32 @@ xflags::xflags! {
                 repeated command: OsString
             }
         }
-        /// Run every test of the workspace. Those that need a device run on softroce, and then on
-        /// the kernel's Soft-RoCE: here if there is a device, else in the guest.
+        /// Run the tests of the workspace. Tests that need a device run on softroce, and then on the
+        /// kernel's Soft-RoCE: on this machine if it has such a device, else in a QEMU guest. The
+        /// report at the end names each failed test with the command that repeats it. The exit
+        /// status is not 0 if a test failed or could not run for want of a device or a package.
         cmd test {
-            /// Only tests that need no device.
-            optional --host-only
-            /// Only tests that need a device.
-            optional --device-only
-            /// Only tests with this in their names.
+            /// Run only what ends within 3 minutes once everything is built: no guest, no C
+            /// programs, no documentation examples, and fewer repetitions of random tests. The report
+            /// lists what was left out.
+            optional --quick
+            /// Run only the tests of this package. May be repeated.
+            repeated --package name: String
+            /// Run only the test programs of this name, such as `holes` for rdma-core/tests/holes.rs,
+            /// or `doc-tests` for the examples in the documentation. May be repeated.
+            repeated --program name: String
+            /// Run only the tests with NAME in their names. No guest is booted if it has none to run.
             optional --filter name: String
-            /// Test on this device alone: `softroce`, `packets` (softroce without its short ways), `shared` (softroce as between processes), `rxe`, or the name of one of this machine's.
+            /// Take the name given by --filter as the whole name of a test.
+            optional --exact
+            /// Run only the tests that need no device.
+            optional --host-only
+            /// Run only the tests that need a device.
+            optional --device-only
+            /// Test on this device only: `softroce`; `packets` or `shared` (softroce, with messages
+            /// within a process sent as packets, or as between two processes of one host); `rxe` (the
+            /// kernel's Soft-RoCE); `wire` (softroce and the kernel's Soft-RoCE on one network); or the
+            /// name of a device of this machine.
             optional --device name: String
         }
         /// Run the benchmarks, on this machine's RDMA device, or on softroce where there is none.

@@ -24,6 +24,7 @@ mod test;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::ensure;
 use xshell::Shell;
 
 use crate::flags::{Bench, Fuzz, OnCmd, Plant, Rxe, SoftroceSetup, Test, Xtask, XtaskCmd};
@@ -54,7 +55,7 @@ impl Xtask {
                 OnCmd::Rxe(flags) => rxe::run(&shell, &flags.requirements(), flags.command),
                 OnCmd::Softroce(flags) => softroce::run(&shell, &flags.command),
             },
-            XtaskCmd::Test(flags) => test::run(&shell, &flags.selection()),
+            XtaskCmd::Test(flags) => test::run(&shell, &flags.selection()?),
             XtaskCmd::Bench(flags) => bench::run(&shell, flags.choice()),
             XtaskCmd::Callgrind(_) => callgrind::run(&shell),
             XtaskCmd::Fuzz(flags) => fuzz::run(&shell, &flags.choice()?),
@@ -90,13 +91,32 @@ impl Rxe {
 }
 
 impl Test {
-    fn selection(self) -> test::Selection {
-        test::Selection {
+    fn selection(self) -> anyhow::Result<test::Selection> {
+        let devices = match self.quick {
+            true => vec![Target::Softroce],
+            false => Target::chosen(self.device.clone()),
+        };
+        ensure!(
+            !self.quick
+                || self
+                    .device
+                    .is_none_or(|name| devices == Target::chosen(Some(name))),
+            "--quick tests on softroce only"
+        );
+        ensure!(
+            !(self.host_only && self.device_only),
+            "--host-only and --device-only leave no test"
+        );
+        Ok(test::Selection {
             host: !self.device_only,
             device: !self.host_only,
+            quick: self.quick,
+            packages: self.package,
+            programs: self.program,
             filter: self.filter,
-            devices: Target::chosen(self.device),
-        }
+            exact: self.exact,
+            devices,
+        })
     }
 }
 

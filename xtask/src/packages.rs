@@ -6,53 +6,86 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 use xshell::{Cmd, Shell, cmd};
 
-/// What it takes to build programs of the workspace: headers of the verbs libraries, and the tool
-/// that finds them.
-pub(crate) const BUILD: &[&str] = &["libibverbs-dev", "librdmacm-dev", "pkg-config"];
+/// Debian packages that serve one purpose.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// Names of the packages.
+    pub(crate) names: &'static [&'static str],
+    /// What the packages are for: the words after "to" in "needed to ...".
+    pub(crate) purpose: &'static str,
+}
 
-/// What loads the module and makes the link on this machine, and looks at the result.
-pub(crate) const DEVICE: &[&str] = &[
-    "kmod",
-    "iproute2",
-    "ibverbs-providers",
-    "ibverbs-utils",
-    "rdmacm-utils",
-];
+/// Headers of the verbs libraries, and the tool that finds them.
+pub(crate) const BUILD: &Group = &Group {
+    names: &["libibverbs-dev", "librdmacm-dev", "pkg-config"],
+    purpose: "build against libibverbs and librdmacm",
+};
 
-/// What boots the guest: the emulator, its user space, tools to unpack a kernel package, and what
-/// the guest uses of this machine's files.
-pub(crate) const GUEST: &[&str] = &[
-    "qemu-system-x86",
-    "busybox-static",
-    "binutils",
-    "xz-utils",
-    "kmod",
-    "iproute2",
-    "ibverbs-providers",
-    "ibverbs-utils",
-    "rdmacm-utils",
-];
+/// Tools that load the kernel module, make the link on this machine, and inspect the result.
+pub(crate) const DEVICE: &Group = &Group {
+    names: &[
+        "kmod",
+        "iproute2",
+        "ibverbs-providers",
+        "ibverbs-utils",
+        "rdmacm-utils",
+    ],
+    purpose: "set up and inspect the kernel's Soft-RoCE device",
+};
 
-/// What dissects the captures that tests write. They look at the bytes themselves where it is not.
-pub(crate) const DISSECTOR: &[&str] = &["tshark"];
+/// The emulator, the guest's user space, tools to unpack a kernel package, and what the guest uses
+/// of this machine's files.
+pub(crate) const GUEST: &Group = &Group {
+    names: &[
+        "qemu-system-x86",
+        "busybox-static",
+        "binutils",
+        "xz-utils",
+        "kmod",
+        "iproute2",
+        "ibverbs-providers",
+        "ibverbs-utils",
+        "rdmacm-utils",
+    ],
+    purpose: "boot the QEMU guest with the kernel's Soft-RoCE device",
+};
 
-/// The C programs that are run on softroce.
-pub(crate) const PROGRAMS: &[&str] = &["ibverbs-utils", "perftest"];
+/// The program that dissects captures written by tests. Without it the tests check the bytes
+/// themselves.
+pub(crate) const DISSECTOR: &Group = &Group {
+    names: &["tshark"],
+    purpose: "dissect the packets that tests capture",
+};
+
+/// The C programs that the tests run on softroce.
+pub(crate) const PROGRAMS: &Group = &Group {
+    names: &["ibverbs-utils", "perftest"],
+    purpose: "run the usual C programs on softroce",
+};
 
 /// The C tools that the benchmarks compare with.
-pub(crate) const PERFTEST: &[&str] = &["perftest"];
+pub(crate) const PERFTEST: &Group = &Group {
+    names: &["perftest"],
+    purpose: "compare the benchmarks with perftest",
+};
 
 /// The library over shared memory that softroce is measured against.
-pub(crate) const UCX: &[&str] = &["ucx-utils"];
+pub(crate) const UCX: &Group = &Group {
+    names: &["ucx-utils"],
+    purpose: "compare softroce with UCX over shared memory",
+};
 
-/// What counts instructions.
-pub(crate) const CALLGRIND: &[&str] = &["valgrind"];
+/// The tool that counts instructions.
+pub(crate) const CALLGRIND: &Group = &Group {
+    names: &["valgrind"],
+    purpose: "count instructions",
+};
 
 /// Packages with names that begin like this may be removed when apt sees no other way: parts of
 /// another version of what is to be installed.
 const REPLACEABLE: &str = "qemu-";
 
-/// Those of `wanted` that are not installed. Everything, where there is no dpkg to ask.
+/// Returns those of `wanted` that are not installed: all of them where dpkg does not exist.
 pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static str> {
     let format = "${binary:Package} ${Status}\\n";
     let known = cmd!(shell, "dpkg-query --show --showformat={format} {wanted...}");
@@ -65,31 +98,71 @@ pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static st
     absent(&known, wanted)
 }
 
-/// Installs those of `wanted` that are missing. Without the right to, says which line to run.
-pub(crate) fn install(shell: &Shell, wanted: &[&'static str]) -> anyhow::Result<()> {
-    let missing = missing(shell, wanted);
+/// Installs the missing packages of `group`, after saying which they are and what for. Fails where
+/// this process must not install packages, with the line that a person can run.
+pub(crate) fn install(shell: &Shell, group: &Group) -> anyhow::Result<()> {
+    let missing = missing(shell, group.names);
     if missing.is_empty() {
         return Ok(());
     }
+    announce(&[(group, missing.clone())]);
+    install_missing(shell, group, &missing)
+}
+
+/// Installs the missing packages of all `groups`, after one list that says which they are and what
+/// for. Returns the error of each group that could not be installed.
+pub(crate) fn install_all(
+    shell: &Shell,
+    groups: &[&'static Group],
+) -> Vec<(&'static Group, anyhow::Error)> {
+    let mut plan = Vec::new();
+    for &group in groups {
+        let missing = missing(shell, group.names);
+        if !missing.is_empty() {
+            plan.push((group, missing));
+        }
+    }
+    announce(&plan);
+    plan.iter()
+        .filter_map(|(group, missing)| {
+            let error = install_missing(shell, group, missing).err()?;
+            Some((*group, error))
+        })
+        .collect()
+}
+
+/// Says what is about to be installed, a line for each group.
+fn announce(plan: &[(&Group, Vec<&str>)]) {
+    for (group, missing) in plan {
+        eprintln!("to install: {} (to {})", missing.join(" "), group.purpose);
+    }
+}
+
+fn install_missing(shell: &Shell, group: &Group, missing: &[&str]) -> anyhow::Result<()> {
+    let purpose = group.purpose;
     if !Path::new("/usr/bin/apt-get").exists() {
         bail!(
-            "missing: {}\n(names of Debian packages: install their counterparts with this \
-             system's package manager)",
+            "to {purpose}, install {}\n(names of Debian packages: this system has no apt-get; \
+             install their counterparts with its package manager)",
             missing.join(" ")
         );
     }
     let Some(privilege) = Privilege::acquire(shell) else {
         bail!(
-            "packages are missing, and installing them takes root. Run\n    {}\n\
+            "to {purpose}, packages are missing, and installing them takes root. Run\n    {}\n\
              then this command again",
-            install_line(&missing)
+            install_line(missing)
         );
     };
-    if apt_install(shell, privilege, &missing).is_err() {
+    if apt_install(shell, privilege, missing).is_err() {
         // The lists are absent on a fresh machine and outdated on an old one.
         privilege.run(shell, &["apt-get", "-qq", "update"])?;
-        apt_install(shell, privilege, &missing)
-            .with_context(|| format!("apt-get could not install {}", missing.join(" ")))?;
+        apt_install(shell, privilege, missing).with_context(|| {
+            format!(
+                "to {purpose}: apt-get could not install {}",
+                missing.join(" ")
+            )
+        })?;
     }
     Ok(())
 }

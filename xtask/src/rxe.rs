@@ -84,6 +84,11 @@ pub(crate) fn run(
     }
 }
 
+/// Returns whether a command with these requirements runs in the guest.
+pub(crate) fn takes_guest(requirements: &Requirements) -> bool {
+    matches!(device_here(requirements), Ok(None))
+}
+
 /// The device of this machine that meets `requirements`.
 fn device_here(requirements: &Requirements) -> anyhow::Result<Option<String>> {
     if let Some(name) = &requirements.device {

@@ -252,11 +252,15 @@ fn headers(shell: &Shell) -> Finding {
         }
         Err(_) => Err("libibverbs and librdmacm".to_owned()),
     };
-    Finding::new("headers", state, packages::install_line(packages::BUILD))
+    Finding::new(
+        "headers",
+        state,
+        packages::install_line(packages::BUILD.names),
+    )
 }
 
 fn emulator(shell: &Shell) -> Finding {
-    let missing = packages::missing(shell, packages::GUEST);
+    let missing = packages::missing(shell, packages::GUEST.names);
     let state = match missing.is_empty() {
         true => Ok("packages of the guest".to_owned()),
         false => Err(missing.join(" ")),

@@ -1,4 +1,7 @@
-//! Reading what a test executable prints.
+//! Reading what a test executable prints: the form of libtest, which libtest-mimic and the
+//! conformance suite share.
+
+use std::collections::BTreeMap;
 
 /// Tests by their outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -7,7 +10,7 @@ pub(crate) struct Counts {
     pub(crate) passed: u64,
     /// Failed.
     pub(crate) failed: u64,
-    /// Not run because they are marked so.
+    /// Not run, because the test is marked so or found that it cannot run.
     pub(crate) ignored: u64,
 }
 
@@ -19,9 +22,93 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// The counts of a closing line, `test result: ok. 5 passed; 0 failed; 1 ignored; ...`; `None`
-/// for every other line.
-pub(crate) fn closing_line(line: &str) -> Option<Counts> {
+/// The reason reported for tests that were ignored without one.
+const NO_REASON: &str = "no reason given";
+
+/// Suffixes with which libtest marks a test in its line, but not in the list of failures.
+const MARKS: [&str; 4] = [
+    " - should panic",
+    " - compile fail",
+    " - compile",
+    " - ignore",
+];
+
+/// The results of a test executable, read line by line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Results {
+    /// Sum of the closing lines; `None` before the first one.
+    pub(crate) counts: Option<Counts>,
+    /// Names of the failed tests.
+    pub(crate) failed: Vec<String>,
+    /// Reasons of ignored tests, each with the number of tests.
+    pub(crate) ignored: BTreeMap<String, u64>,
+    /// The line before was part of the list of failures.
+    in_failures: bool,
+}
+
+impl Results {
+    /// Reads the next line. What a test prints itself may stand between the name of a test and its
+    /// result, so names of failed tests are taken from the list at the end, too.
+    pub(crate) fn read(&mut self, line: &str) {
+        let line = line.trim_end();
+        if let Some(counts) = closing_line(line) {
+            *self.counts.get_or_insert_default() += counts;
+        } else if let Some((name, result)) = result_line(line) {
+            match result {
+                "ignored" => self.ignore(NO_REASON),
+                _ => {
+                    if let Some(reason) = result.strip_prefix("ignored, ") {
+                        self.ignore(reason);
+                    } else if result.ends_with("FAILED") {
+                        self.fail(name);
+                    }
+                }
+            }
+        } else if self.in_failures
+            && let Some(name) = line.strip_prefix("    ")
+        {
+            self.fail(name);
+            return;
+        }
+        self.in_failures = line == "failures:";
+    }
+
+    /// Adds a reason for those ignored tests of the closing lines whose own lines were not read.
+    pub(crate) fn complete(&mut self) {
+        let known: u64 = self.ignored.values().sum();
+        let all = self.counts.map_or(0, |counts| counts.ignored);
+        if all > known {
+            *self.ignored.entry(NO_REASON.to_owned()).or_default() += all - known;
+        }
+    }
+
+    fn ignore(&mut self, reason: &str) {
+        *self.ignored.entry(reason.to_owned()).or_default() += 1;
+    }
+
+    fn fail(&mut self, name: &str) {
+        let marked = MARKS.iter().find_map(|mark| name.strip_suffix(mark));
+        let name = marked.unwrap_or(name).trim();
+        if !self.failed.iter().any(|known| known == name) {
+            self.failed.push(name.to_owned());
+        }
+    }
+}
+
+/// Returns the names in a list of tests, as printed for `--list`.
+pub(crate) fn listed(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| line.strip_suffix(": test"))
+}
+
+/// Splits the line of one test, `test NAME ... RESULT`.
+fn result_line(line: &str) -> Option<(&str, &str)> {
+    let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    Some((name.trim(), result))
+}
+
+/// Returns the counts of a closing line, `test result: ok. 5 passed; 0 failed; 1 ignored; ...`, or
+/// `None` for every other line.
+fn closing_line(line: &str) -> Option<Counts> {
     let (_verdict, fields) = line
         .trim()
         .strip_prefix("test result: ")?
@@ -46,7 +133,14 @@ pub(crate) fn closing_line(line: &str) -> Option<Counts> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counts, closing_line};
+    use super::*;
+
+    fn results(text: &str) -> Results {
+        let mut results = Results::default();
+        text.lines().for_each(|line| results.read(line));
+        results.complete();
+        results
+    }
 
     #[test]
     fn closing_lines_are_counted() {
@@ -75,5 +169,53 @@ mod tests {
         ] {
             assert_eq!(closing_line(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn failed_tests_are_named_once() {
+        let results = results(
+            "running 4 tests\n\
+             test a::good ... ok\n\
+             test a::panics - should panic ... FAILED\n\
+             test a::bad      ... FAILED\n\
+             test torn ... a child's words\n\
+             FAILED\n\
+             \n\
+             failures:\n\
+             \n\
+             ---- a::bad stdout ----\n\
+             \x20   indented words of the test\n\
+             \n\
+             failures:\n\
+             \x20   a::bad\n\
+             \x20   a::panics\n\
+             \x20   torn\n\
+             \n\
+             test result: FAILED. 1 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out\n",
+        );
+        assert_eq!(results.failed, ["a::panics", "a::bad", "torn"]);
+        assert_eq!(results.counts.unwrap().failed, 3);
+    }
+
+    #[test]
+    fn ignored_tests_are_counted_by_reason() {
+        let results = results(
+            "test a ... ignored, no device memory\n\
+             test b ... ignored\n\
+             test c ... ignored, no device memory\n\
+             test d ... words that hide the result\n\
+             test result: ok. 0 passed; 0 failed; 4 ignored; 0 measured; 0 filtered out\n",
+        );
+        let expected = [
+            ("no device memory".to_owned(), 2),
+            (NO_REASON.to_owned(), 2),
+        ];
+        assert_eq!(results.ignored, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn names_are_read_from_a_list() {
+        let text = "a::b: test\nrc_mtu: test\nslow: benchmark\n\n2 tests, 1 benchmarks\n";
+        assert_eq!(listed(text).collect::<Vec<_>>(), ["a::b", "rc_mtu"]);
     }
 }

@@ -2,192 +2,284 @@
 //!
 //! Unit tests and documentation tests run here; where they need a device, it is softroce.
 //! Integration tests run on softroce, and then where the kernel's Soft-RoCE is: here if there is
-//! a device, else all of them in one boot of the guest.
+//! a device, else all of them in one boot of the guest. The integration tests of `xtask` itself
+//! need no device and run here once.
 
 mod libtest;
+mod place;
 mod plan;
 mod program;
+mod quick;
 mod report;
+mod selection;
+mod supplies;
 mod target;
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fs, io};
 
+use anyhow::Context;
 use xshell::Shell;
 
+use self::place::{C_PROGRAMS, Matches, Place};
 use self::program::{Outcome, Program};
-use self::report::Report;
+use self::report::{Part, Report};
+pub(crate) use self::selection::Selection;
+use self::supplies::Supplies;
 pub(crate) use self::target::Target;
-use crate::cargo::{self, Executable, Kind};
+use crate::cargo::{self, Executable};
 use crate::rxe::{self, Requirements};
 use crate::{packages, project};
 
-/// How long one test executable may run. The guest's processor is emulated, and may share the
-/// host's with other work.
-const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
-
-/// How long all device tests together may run.
+/// How long all tests on a device of the kernel may run together.
 const DEVICE_LIMIT: Duration = Duration::from_secs(40 * 60);
 
-/// What to test.
-#[derive(Debug)]
-pub(crate) struct Selection {
-    /// Tests that need no device.
-    pub(crate) host: bool,
-    /// Tests that do.
-    pub(crate) device: bool,
-    /// Only tests with this in their names.
-    pub(crate) filter: Option<String>,
-    /// The devices to test on.
-    pub(crate) devices: Vec<Target>,
-}
-
-/// Runs the selected tests, reports, and returns the exit status.
+/// Runs the selected tests, prints the report, and returns the exit status.
 pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
-    packages::install(shell, packages::BUILD)?;
-    let built = cargo::build(&["test", "--workspace", "--no-run"])?;
-    let mut report = Report::default();
-    if selection.host {
-        if let Err(error) = packages::install(shell, packages::DISSECTOR) {
-            eprintln!("captures are not dissected: {error:#}");
-        }
-        let programs = programs(&built, Kind::UnitTest, selection);
-        report.host = programs.iter().map(announced).collect();
-        report.host.push(announced(&documentation(selection)));
+    let mut supplies = Supplies::default();
+    let places = Place::all(selection);
+    let mut groups = vec![packages::BUILD];
+    if !selection.quick && !selection.is_by_name() {
+        groups.extend(places.iter().filter_map(|place| place.needs(|_| true)));
     }
-    if selection.device {
-        if selection.devices.contains(&Target::Softroce) {
-            packages::install(shell, packages::PROGRAMS)?;
-        }
-        for target in &selection.devices {
-            let mut programs = programs(&built, Kind::IntegrationTest, selection);
-            programs.retain(|program| {
-                let (package, test) = program.package_and_test();
-                target.has_test(package, test)
-            });
-            let outcomes = on_device(shell, target, programs, &mut report.problems)?;
-            report.devices.push((target.to_string(), outcomes));
-        }
+    supplies.install(shell, groups);
+    let built = build(selection, &supplies)?;
+
+    let mut matches = Matches::default();
+    let places: Vec<(Place, Vec<Program>)> = places
+        .into_iter()
+        .map(|place| {
+            let programs = place.programs(selection, &built, &mut matches);
+            (place, programs)
+        })
+        .filter(|(_, programs)| !programs.is_empty())
+        .collect();
+    if !selection.quick {
+        let needs = |(place, programs): &(Place, Vec<Program>)| {
+            place.needs(|name| programs.iter().any(|program| program.name == name))
+        };
+        supplies.install(shell, places.iter().filter_map(needs).collect());
     }
 
-    let ran = |outcomes: &[Outcome]| {
-        outcomes
-            .iter()
-            .any(|o| o.counts.passed + o.counts.failed > 0)
-    };
-    if selection.filter.is_some() {
-        if !ran(&report.host) && !report.devices.iter().any(|(_, outcomes)| ran(outcomes)) {
-            let problem = "no test has a name like that";
-            report.problems.push(problem.to_owned());
+    let mut report = Report::default();
+    let scratch = Scratch::new()?;
+    for (place, programs) in &places {
+        if let Err(problem) = run_at(shell, place, programs, &supplies, &scratch, &mut report) {
+            report
+                .problems
+                .push(format!("{place}: no test ran: {problem:#}"));
+        }
+    }
+    if selection.is_by_name() {
+        if !report.parts.iter().any(Part::has_run) && report.problems.is_empty() {
+            report.problems.push("no test has such a name".to_owned());
         }
     } else {
-        let without = report.devices.iter().filter(|(_, outcomes)| !ran(outcomes));
-        let problems: Vec<_> = without
-            .map(|(device, _)| format!("no test ran on {device}"))
-            .collect();
-        report.problems.extend(problems);
+        let without = report.parts.iter().filter(|part| !part.has_run());
+        let problems = without.map(|part| format!("no test ran on {}", part.name));
+        report.problems.extend(problems.collect::<Vec<_>>());
+    }
+    if selection.quick {
+        report.left_out = quick::left_out().collect();
     }
     println!("\n{report}");
     Ok(u8::from(report.total().failed > 0))
 }
 
-/// Runs the programs listed in `plan`, one after the other, and writes each one's outcome to
-/// `outcomes` as soon as there is one: what follows may bring the machine down.
+/// Runs the programs listed in `plan`, one after the other, and writes the outcome of each to
+/// `outcomes` at its end: what follows may bring the machine down. What the programs print goes to
+/// files beside `outcomes`.
 pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
+    let directory = outcomes.parent().context("a file without a directory")?;
     for program in plan::read(plan)? {
-        plan::append(outcomes, &announced(&program))?;
+        plan::append(outcomes, &announced(&program, directory)?)?;
     }
     Ok(())
 }
 
-/// Runs `program` between lines that tell which one it is.
-fn announced(program: &Program) -> Outcome {
-    println!("\n==== {}", program.name);
-    let outcome = program.run(io::stdout());
-    if let Some(problem) = &outcome.problem {
-        println!("{}: {problem}", program.name);
+/// Builds the test programs of the selected packages.
+fn build(selection: &Selection, supplies: &Supplies) -> anyhow::Result<Vec<Executable>> {
+    let mut arguments = vec!["test", "--no-run"];
+    if selection.packages.is_empty() {
+        arguments.push("--workspace");
     }
-    outcome
-}
-
-/// The built executables of one kind, as programs to run.
-fn programs(built: &[Executable], kind: Kind, selection: &Selection) -> Vec<Program> {
-    let chosen = built.iter().filter(|executable| executable.kind == kind);
-    let mut programs: Vec<_> = chosen
-        .map(|executable| Program {
-            name: format!("{} {}", executable.package_name(), executable.target),
-            command: std::iter::once(executable.path.clone().into())
-                .chain(selection.filter.iter().map(OsString::from))
-                .collect(),
-            directory: executable.package.clone(),
-            environment: cargo::environment_of(executable, built),
-            limit: PROGRAM_LIMIT,
-        })
-        .collect();
-    // Cargo lists them in the order in which they happened to be built.
-    programs.sort_by(|a, b| a.name.cmp(&b.name));
-    programs
-}
-
-/// The documentation tests of all packages. They are no executables: rustdoc builds and runs them.
-fn documentation(selection: &Selection) -> Program {
-    let words = ["cargo", "test", "--workspace", "--doc"]
-        .into_iter()
-        .map(OsString::from);
-    let filter = selection
-        .filter
-        .iter()
-        .flat_map(|name| ["--".into(), name.into()]);
-    Program {
-        name: "documentation".to_owned(),
-        command: words.chain(filter).collect(),
-        directory: project::root().to_owned(),
-        environment: vec![("CARGO_TERM_COLOR".into(), "never".into())],
-        limit: PROGRAM_LIMIT,
+    for package in &selection.packages {
+        arguments.extend(["--package", package]);
+    }
+    let built = cargo::build(&arguments);
+    match supplies.problem(packages::BUILD) {
+        // The headers may have come from elsewhere.
+        Some(problem) => built.with_context(|| problem.to_owned()),
+        None => built,
     }
 }
 
-/// Runs `programs` where the device is.
-fn on_device(
+/// Runs `programs` at `place` and adds what came of it to `report`. An error means that none ran.
+fn run_at(
     shell: &Shell,
-    target: &Target,
-    mut programs: Vec<Program>,
+    place: &Place,
+    programs: &[Program],
+    supplies: &Supplies,
+    scratch: &Scratch,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    println!("\n== {place}");
+    let requirements = match place {
+        Place::Host => None,
+        Place::Device(target) => target.requirements(),
+    };
+    let outcomes = match requirements {
+        None => programs
+            .iter()
+            .map(|program| announced(program, &scratch.0))
+            .collect::<Result<_, _>>()?,
+        Some(requirements) => {
+            if rxe::takes_guest(&requirements)
+                && let Some(problem) = supplies.problem(packages::GUEST)
+            {
+                anyhow::bail!("{problem}");
+            }
+            let directory = scratch
+                .0
+                .join(place.options().trim_start_matches("--device "));
+            run_remotely(
+                shell,
+                requirements,
+                programs,
+                &directory,
+                &mut report.problems,
+            )?
+        }
+    };
+    let ignores = |outcome: &Outcome| outcome.name == C_PROGRAMS && outcome.counts.ignored > 0;
+    if outcomes.iter().any(ignores)
+        && let Some(problem) = supplies.problem(packages::PROGRAMS)
+    {
+        let problem = format!("{place}: C programs were left out: {problem}");
+        report.problems.push(problem);
+    }
+    report.parts.push(Part {
+        name: place.to_string(),
+        options: place.options(),
+        outcomes,
+    });
+    Ok(())
+}
+
+/// Runs `programs` in a process of their own where the device is, in the guest perhaps.
+fn run_remotely(
+    shell: &Shell,
+    requirements: Requirements,
+    programs: &[Program],
+    directory: &Path,
     problems: &mut Vec<String>,
 ) -> anyhow::Result<Vec<Outcome>> {
-    for program in &mut programs {
-        program.environment.extend(target.environment());
-    }
-    if programs.is_empty() {
-        return Ok(Vec::new());
-    }
-    let Some(requirements) = target.requirements() else {
-        return Ok(programs.iter().map(announced).collect());
-    };
-    let exchange = project::target().join(format!("xtask-test-{}", std::process::id()));
-    fs::create_dir_all(&exchange)?;
-    let (list, outcomes) = (exchange.join("plan.json"), exchange.join("outcomes.jsonl"));
-    plan::write(&list, &programs)?;
-    plan::clear(&outcomes)?;
+    fs::create_dir_all(directory)?;
+    let (list, path) = (
+        directory.join("plan.json"),
+        directory.join("outcomes.jsonl"),
+    );
+    plan::write(&list, programs)?;
     let requirements = Requirements {
         limit: Some(DEVICE_LIMIT),
-        shares: vec![exchange.clone()],
+        shares: vec![directory.to_owned()],
         ..requirements
     };
-    let this = std::env::current_exe()?;
     let command = [
-        this.into(),
+        std::env::current_exe()?.into(),
         "run-plan".into(),
         list.into(),
-        outcomes.clone().into(),
+        path.clone().into(),
     ];
-    match rxe::run(shell, &requirements, command.to_vec()) {
-        Ok(0) => {}
-        Ok(status) => problems.push(format!("the tests on {target} ended with status {status}")),
-        Err(error) => problems.push(format!("the tests on {target} did not end: {error:#}")),
+    let ended = rxe::run(shell, &requirements, command.to_vec());
+    let outcomes = plan::outcomes(&path)?;
+    let problem = match ended {
+        Ok(0) => None,
+        Ok(status) => Some(anyhow::anyhow!("the tests ended with status {status}")),
+        Err(error) => Some(error),
+    };
+    if let Some(problem) = problem {
+        // The log of a program that went well is gone, but its outcome is there.
+        let started = programs
+            .iter()
+            .any(|program| log(program, directory).exists());
+        if !started && outcomes.is_empty() {
+            return Err(problem);
+        }
+        problems.push(format!("the tests did not run to their end: {problem:#}"));
     }
-    let outcomes = plan::outcomes(&outcomes, &programs);
-    fs::remove_dir_all(exchange)?;
-    outcomes
+    programs
+        .iter()
+        .map(|program| {
+            let known = outcomes.iter().find(|outcome| outcome.name == program.name);
+            match known {
+                Some(outcome) => Ok(outcome.clone()),
+                None => unfinished(program, directory),
+            }
+        })
+        .collect()
+}
+
+/// Returns the outcome of a program that left none, after printing what the program printed.
+fn unfinished(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
+    let log = log(program, directory);
+    if !log.exists() {
+        return Ok(Outcome::failed(&program.name, "was not started", 0.0));
+    }
+    println!("{}: did not run to its end", program.name);
+    print_log(&log)?;
+    Ok(Outcome::failed(
+        &program.name,
+        "did not run to its end",
+        0.0,
+    ))
+}
+
+/// Runs `program` and prints a line about it; also what it printed itself, unless all went well.
+fn announced(program: &Program, directory: &Path) -> anyhow::Result<Outcome> {
+    print!("{:44}", program.name);
+    io::stdout().flush()?;
+    let path = log(program, directory);
+    let file = File::options().create(true).append(true).open(&path);
+    let file = file.with_context(|| format!("writing {}", path.display()))?;
+    let outcome = program.run(file);
+    println!("{}", outcome.summary());
+    if outcome.counts.failed > 0 {
+        print_log(&path)?;
+    } else {
+        fs::remove_file(&path)?;
+    }
+    Ok(outcome)
+}
+
+fn print_log(path: &Path) -> anyhow::Result<()> {
+    let mut log = File::open(path).with_context(|| format!("reading {}", path.display()))?;
+    io::copy(&mut log, &mut io::stdout())?;
+    println!();
+    Ok(())
+}
+
+/// The file in `directory` for the output of `program`.
+fn log(program: &Program, directory: &Path) -> PathBuf {
+    directory.join(format!("{}.log", program.name.replace(['/', ' '], "-")))
+}
+
+/// A directory for the files of this run, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> anyhow::Result<Self> {
+        let path = project::target().join(format!("xtask-test-{}", std::process::id()));
+        fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left disturbs nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }

@@ -1,8 +1,8 @@
 //! Programs and outcomes as files, to get them into the guest and out of it.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -39,29 +39,19 @@ pub(crate) fn append(path: &Path, outcome: &Outcome) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Forgets earlier outcomes in `path`.
-pub(crate) fn clear(path: &Path) -> anyhow::Result<()> {
-    File::create(path).with_context(|| format!("writing {}", path.display()))?;
-    Ok(())
-}
-
-/// The outcomes in `path` of `programs`. Those that have none did not come to an end.
-pub(crate) fn outcomes(path: &Path, programs: &[Program]) -> anyhow::Result<Vec<Outcome>> {
-    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+/// The outcomes in `path`, which need not exist.
+pub(crate) fn outcomes(path: &Path) -> anyhow::Result<Vec<Outcome>> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text.with_context(|| format!("reading {}", path.display()))?,
+    };
     // The last line may be cut short when the machine went down.
     let values = text
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok());
-    let found: Vec<Outcome> = values
+    Ok(values
         .filter_map(|value| outcome_from_json(&value))
-        .collect();
-    let outcome = |program: &Program| {
-        let known = found.iter().find(|outcome| outcome.name == program.name);
-        known
-            .cloned()
-            .unwrap_or_else(|| Outcome::failed(&program.name, "did not run to its end", 0.0))
-    };
-    Ok(programs.iter().map(outcome).collect())
+        .collect())
 }
 
 fn program_to_json(program: &Program) -> anyhow::Result<Value> {
@@ -106,6 +96,8 @@ fn outcome_to_json(outcome: &Outcome) -> Value {
         "failed": outcome.counts.failed,
         "ignored": outcome.counts.ignored,
         "problem": outcome.problem,
+        "failed tests": outcome.failed,
+        "ignored tests": outcome.ignored,
         "seconds": outcome.seconds,
     })
 }
@@ -119,6 +111,18 @@ fn outcome_from_json(value: &Value) -> Option<Outcome> {
             ignored: value["ignored"].as_u64()?,
         },
         problem: value["problem"].as_str().map(str::to_owned),
+        failed: {
+            let names = value["failed tests"].as_array()?.iter();
+            names
+                .map(|name| Some(name.as_str()?.to_owned()))
+                .collect::<Option<_>>()?
+        },
+        ignored: {
+            let reasons = value["ignored tests"].as_object()?.iter();
+            reasons
+                .map(|(reason, count)| Some((reason.clone(), count.as_u64()?)))
+                .collect::<Option<_>>()?
+        },
         seconds: value["seconds"].as_f64()?,
     })
 }
@@ -145,28 +149,36 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_an_outcome_has_failed() {
+    fn outcomes_survive_the_way_out_of_the_guest() {
+        let outcome = Outcome {
+            name: "rdma-core holes".into(),
+            counts: Counts {
+                passed: 1,
+                failed: 2,
+                ignored: 3,
+            },
+            problem: Some("died".into()),
+            failed: vec!["a \"quoted\" name".into(), "b".into()],
+            ignored: [("no device memory".to_owned(), 3)].into(),
+            seconds: 0.5,
+        };
+        let json = outcome_to_json(&outcome);
+        assert_eq!(outcome_from_json(&json), Some(outcome));
+    }
+
+    #[test]
+    fn an_outcome_cut_short_is_left_out() {
         let directory = std::env::temp_dir().join(format!("xtask-plan-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
-        let (plan, results) = (directory.join("plan"), directory.join("outcomes"));
-        let ok = "echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured'";
-        let programs = [program("first", ok), program("second", ok)];
-        write(&plan, &programs[..1]).unwrap();
-        clear(&results).unwrap();
-        for program in read(&plan).unwrap() {
-            append(&results, &program.run(std::io::sink())).unwrap();
-        }
-        let outcomes = outcomes(&results, &programs).unwrap();
+        let path = directory.join("outcomes");
+        assert_eq!(outcomes(&path).unwrap(), []);
+        let first = Outcome::failed("first", "died", 0.0);
+        append(&path, &first).unwrap();
+        let mut text = fs::read_to_string(&path).unwrap();
+        text.push_str("{\"name\": \"sec");
+        fs::write(&path, text).unwrap();
+        let found = outcomes(&path);
         fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(
-            outcomes[0].counts,
-            Counts {
-                passed: 1,
-                failed: 0,
-                ignored: 0
-            }
-        );
-        assert_eq!(outcomes[1].counts.failed, 1);
-        assert!(outcomes[1].problem.is_some());
+        assert_eq!(found.unwrap(), [first]);
     }
 }

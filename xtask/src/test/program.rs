@@ -1,6 +1,8 @@
 //! One test executable: running it under a limit, and what came of it.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -8,19 +10,22 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
-use super::libtest::{Counts, closing_line};
+use super::libtest::{Counts, Results, listed};
 use crate::environment;
 use crate::limit::Group;
 
 /// How long the output may stay open after the program has ended and its children were killed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long a program may take to list its tests.
+const LIST_LIMIT: Duration = Duration::from_secs(60);
+
 /// A program whose output is libtest's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// What the report calls it.
+    /// Its package and its target, with a space between.
     pub(crate) name: String,
     /// The file and its arguments.
     pub(crate) command: Vec<OsString>,
@@ -41,6 +46,10 @@ pub(crate) struct Outcome {
     pub(crate) counts: Counts,
     /// What went wrong besides failed tests.
     pub(crate) problem: Option<String>,
+    /// Names of the failed tests.
+    pub(crate) failed: Vec<String>,
+    /// Reasons of ignored tests, each with the number of tests.
+    pub(crate) ignored: BTreeMap<String, u64>,
     /// How long it ran.
     pub(crate) seconds: f64,
 }
@@ -56,36 +65,73 @@ impl Outcome {
             name: name.to_owned(),
             counts,
             problem: Some(problem.into()),
+            failed: Vec::new(),
+            ignored: BTreeMap::new(),
             seconds,
         }
+    }
+
+    /// Returns the package and the name of the program.
+    pub(crate) fn package_and_program(&self) -> (&str, &str) {
+        self.name.split_once(' ').unwrap_or(("", &self.name))
+    }
+
+    /// Returns the outcome in one line, without the name of the program.
+    pub(crate) fn summary(&self) -> String {
+        let Counts {
+            passed,
+            failed,
+            ignored,
+        } = self.counts;
+        let mut words = format!("{passed} passed");
+        if failed > 0 {
+            words += &format!(", {failed} FAILED");
+        }
+        if ignored > 0 {
+            words += &format!(", {ignored} ignored");
+        }
+        if let Some(problem) = &self.problem {
+            words += &format!(" ({problem})");
+        }
+        format!("{words:32} {:6.1} s", self.seconds)
     }
 }
 
 impl Program {
-    /// The two words of its name.
-    pub(crate) fn package_and_test(&self) -> (&str, &str) {
-        self.name.split_once(' ').unwrap_or((&self.name, ""))
-    }
-
-    /// Runs the program, with its standard output passed on to `out`.
-    pub(crate) fn run(&self, out: impl Write + Send + 'static) -> Outcome {
+    /// Runs the program; everything that it prints goes to `log`.
+    pub(crate) fn run(&self, log: File) -> Outcome {
         let begin = Instant::now();
-        let (ended, counts) = match self.observe(out) {
+        let (ended, results) = match self.observe(log) {
             Ok(observed) => observed,
             Err(error) => return Outcome::failed(&self.name, format!("{error:#}"), 0.0),
         };
         let seconds = begin.elapsed().as_secs_f64();
-        let mut outcome = judge(ended, counts);
-        outcome.name.clone_from(&self.name);
-        outcome.seconds = seconds;
-        outcome
+        judge(&self.name, ended, results, seconds)
     }
 
-    /// How the program ended, `None` for at its limit, and the sum of its closing lines.
-    fn observe(
-        &self,
-        out: impl Write + Send + 'static,
-    ) -> anyhow::Result<(Option<ExitStatus>, Option<Counts>)> {
+    /// Returns whether the program has a test that its arguments select. Runs none.
+    pub(crate) fn has_selected_tests(&self) -> anyhow::Result<bool> {
+        let mut command = self.prepare()?;
+        command.arg("--list").stderr(Stdio::null());
+        let mut group =
+            Group::spawn(&mut command).with_context(|| format!("starting {}", self.name))?;
+        let mut stdout = group.child().stdout.take().context("no pipe")?;
+        let reader = thread::spawn(move || {
+            let mut text = String::new();
+            stdout.read_to_string(&mut text).map(|_| text)
+        });
+        let ended = group.wait(Some(LIST_LIMIT))?;
+        ensure!(
+            ended.is_some_and(|status| status.success()),
+            "{} does not list its tests",
+            self.name
+        );
+        let text = reader.join().ok().context("the reader panicked")??;
+        Ok(listed(&text).next().is_some())
+    }
+
+    /// The command with a pipe as its standard output.
+    fn prepare(&self) -> anyhow::Result<Command> {
         let (file, arguments) = self.command.split_first().context("no command")?;
         let mut command = Command::new(file);
         command
@@ -96,51 +142,54 @@ impl Program {
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
+        Ok(command)
+    }
+
+    /// Returns how the program ended, `None` if it was stopped at its limit, and what it printed
+    /// about its tests, `None` if its output stayed open.
+    fn observe(&self, log: File) -> anyhow::Result<(Option<ExitStatus>, Option<Results>)> {
+        let mut command = self.prepare()?;
+        // Not through the pipe: words on standard error could tear the lines of results.
+        command.stderr(log.try_clone()?);
         let mut group =
-            Group::spawn(&mut command).with_context(|| format!("starting {}", file.display()))?;
+            Group::spawn(&mut command).with_context(|| format!("starting {}", self.name))?;
         let stdout = group.child().stdout.take().context("no pipe")?;
-        let reader = thread::spawn(move || pass_on(stdout, out));
+        let reader = thread::spawn(move || read_results(stdout, log));
         let ended = group.wait(Some(self.limit))?;
         let end = Instant::now() + DRAIN_LIMIT;
         while !reader.is_finished() && Instant::now() < end {
             thread::sleep(Duration::from_millis(1));
         }
-        let counts = if reader.is_finished() {
-            reader.join().ok().flatten()
+        let results = if reader.is_finished() {
+            reader.join().ok()
         } else {
             None
         };
-        Ok((ended, counts))
+        Ok((ended, results))
     }
 }
 
-/// Copies lines and sums the closing ones.
-fn pass_on(from: impl Read, mut out: impl Write) -> Option<Counts> {
-    let mut total = None;
+/// Copies lines to `log` and reads the results in them.
+fn read_results(from: impl Read, mut log: File) -> Results {
+    let mut results = Results::default();
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
     while from
         .read_until(b'\n', &mut line)
         .is_ok_and(|count| count > 0)
     {
-        // Nobody may be reading any more; the counts are still worth having.
-        let _ = out.write_all(&line).and_then(|()| out.flush());
-        if let Some(counts) = closing_line(&String::from_utf8_lossy(&line)) {
-            *total.get_or_insert_default() += counts;
-        }
+        // The results are worth having even if the disk is full.
+        let _ = log.write_all(&line);
+        results.read(&String::from_utf8_lossy(&line));
         line.clear();
     }
-    total
+    results.complete();
+    results
 }
 
-fn judge(ended: Option<ExitStatus>, counts: Option<Counts>) -> Outcome {
-    let mut outcome = Outcome {
-        name: String::new(),
-        counts: counts.unwrap_or_default(),
-        problem: None,
-        seconds: 0.0,
-    };
-    outcome.problem = match (ended, counts) {
+fn judge(name: &str, ended: Option<ExitStatus>, results: Option<Results>, seconds: f64) -> Outcome {
+    let results = results.unwrap_or_default();
+    let problem = match (ended, results.counts) {
         (None, _) => Some("stopped at its time limit".to_owned()),
         (Some(status), _) if status.signal().is_some() => Some(format!("died: {status}")),
         (Some(status), None) => Some(format!("no closing line; {status}")),
@@ -149,16 +198,20 @@ fn judge(ended: Option<ExitStatus>, counts: Option<Counts>) -> Outcome {
         }
         (Some(_), Some(_)) => None,
     };
-    if outcome.problem.is_some() {
-        outcome.counts.failed += 1;
+    let mut counts = results.counts.unwrap_or_default();
+    counts.failed += u64::from(problem.is_some());
+    Outcome {
+        name: name.to_owned(),
+        counts,
+        problem,
+        failed: results.failed,
+        ignored: results.ignored,
+        seconds,
     }
-    outcome
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
 
     const OK: &str = "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out";
@@ -176,7 +229,11 @@ mod tests {
             environment: vec![("OK".into(), OK.into())],
             limit,
         };
-        program.run(io::sink())
+        program.run(sink())
+    }
+
+    fn sink() -> File {
+        File::options().append(true).open("/dev/null").unwrap()
     }
 
     #[test]
@@ -191,6 +248,31 @@ mod tests {
             }
         );
         assert_eq!(outcome.problem, None);
+    }
+
+    #[test]
+    fn failures_are_read_beside_words_on_standard_error() {
+        let outcome = outcome(
+            "printf 'test a ... '; printf 'words' >&2; echo 'FAILED'; \
+             echo 'test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured'; exit 101",
+        );
+        assert_eq!(outcome.failed, ["a"]);
+        assert_eq!(outcome.problem, None);
+    }
+
+    #[test]
+    fn a_program_lists_its_selected_tests() {
+        let program = |script: &str| Program {
+            name: "p".into(),
+            command: ["sh", "-c", script].map(OsString::from).to_vec(),
+            directory: "/".into(),
+            environment: Vec::new(),
+            limit: Duration::from_secs(60),
+        };
+        let lists = |script| program(script).has_selected_tests();
+        assert!(lists("echo 'a: test'").unwrap());
+        assert!(!lists("echo; echo '0 tests, 0 benchmarks'").unwrap());
+        assert!(lists("exit 1").is_err());
     }
 
     #[test]
@@ -225,6 +307,6 @@ mod tests {
             environment: Vec::new(),
             limit: Duration::from_secs(1),
         };
-        assert_eq!(program.run(io::sink()).counts.failed, 1);
+        assert_eq!(program.run(sink()).counts.failed, 1);
     }
 }

@@ -1,84 +1,178 @@
 //! The closing report of a test run.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::libtest::Counts;
 use super::program::Outcome;
+use super::selection::DOC_TESTS;
 
-/// All outcomes of a run.
-#[derive(Debug, Default)]
-pub(crate) struct Report {
-    /// Of the tests that need no device.
-    pub(crate) host: Vec<Outcome>,
-    /// Of the tests that do, by the device that they ran on.
-    pub(crate) devices: Vec<(String, Vec<Outcome>)>,
-    /// What else makes the run a failure.
-    pub(crate) problems: Vec<String>,
+/// The outcomes of all programs that ran in one place.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// The name of the place: the host or a device.
+    pub(crate) name: String,
+    /// The options of `cargo xtask test` that select the place.
+    pub(crate) options: String,
+    /// The outcomes.
+    pub(crate) outcomes: Vec<Outcome>,
 }
 
-impl Report {
-    /// The sum of all outcomes; a problem of the run counts as one failed test.
+impl Part {
+    /// Returns the sum of the outcomes.
     pub(crate) fn total(&self) -> Counts {
-        let mut total = Counts {
-            failed: self.problems.len() as u64,
-            ..Counts::default()
-        };
-        for outcome in self.outcomes() {
+        let mut total = Counts::default();
+        for outcome in &self.outcomes {
             total += outcome.counts;
         }
         total
     }
 
-    fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
-        let on_devices = self.devices.iter().flat_map(|(_, outcomes)| outcomes);
-        self.host.iter().chain(on_devices)
+    /// Returns whether a test passed or failed here.
+    pub(crate) fn has_run(&self) -> bool {
+        let total = self.total();
+        total.passed + total.failed > 0
+    }
+
+    /// Returns the command that repeats the program `outcome` is of, or only its test `test`.
+    fn repeat(&self, outcome: &Outcome, test: Option<&str>) -> String {
+        let (package, program) = outcome.package_and_program();
+        let mut command = "cargo xtask test".to_owned();
+        // The examples in the documentation are a program of all packages together.
+        if program != DOC_TESTS {
+            command += &format!(" --package {package}");
+        }
+        command += &format!(" --program {program}");
+        if let Some(test) = test {
+            command += &format!(" --filter {} --exact", quoted(test));
+        }
+        command + " " + &self.options
+    }
+}
+
+/// Returns `word` as a shell needs it to read it as one word.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// What a run came to.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// The outcomes by place.
+    pub(crate) parts: Vec<Part>,
+    /// What a quick run left out.
+    pub(crate) left_out: Vec<&'static str>,
+    /// Failures of the run that are not a test's. Each counts as one failed test.
+    pub(crate) problems: Vec<String>,
+}
+
+impl Report {
+    /// Returns the sum of all outcomes and problems.
+    pub(crate) fn total(&self) -> Counts {
+        let mut total = Counts {
+            failed: self.problems.len() as u64,
+            ..Counts::default()
+        };
+        for part in &self.parts {
+            total += part.total();
+        }
+        total
+    }
+
+    fn write_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.parts.iter().map(|part| part.name.len());
+        let width = names.max().unwrap_or_default();
+        writeln!(
+            f,
+            "{:width$}  programs  passed  failed  ignored  seconds",
+            ""
+        )?;
+        for part in &self.parts {
+            let Counts {
+                passed,
+                failed,
+                ignored,
+            } = part.total();
+            let programs = part.outcomes.len();
+            let seconds: f64 = part.outcomes.iter().map(|outcome| outcome.seconds).sum();
+            writeln!(
+                f,
+                "{:width$}  {programs:8}  {passed:6}  {failed:6}  {ignored:7}  {seconds:7.1}",
+                part.name
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_ignored(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut reasons: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+        for part in &self.parts {
+            for (reason, count) in part.outcomes.iter().flat_map(|outcome| &outcome.ignored) {
+                *reasons.entry((&part.name, reason)).or_default() += count;
+            }
+        }
+        if !reasons.is_empty() {
+            writeln!(f, "\nignored:")?;
+        }
+        for ((place, reason), count) in reasons {
+            writeln!(f, "{count:5}  {place}: {reason}")?;
+        }
+        Ok(())
+    }
+
+    fn write_left_out(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.left_out.is_empty() {
+            writeln!(f, "\nleft out by --quick:")?;
+        }
+        for words in &self.left_out {
+            writeln!(f, "    {words}")?;
+        }
+        Ok(())
+    }
+
+    fn write_failures(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.total().failed > 0 {
+            writeln!(f, "\nfailed:")?;
+        }
+        for part in &self.parts {
+            for outcome in &part.outcomes {
+                let Outcome { name, failed, .. } = outcome;
+                for test in failed {
+                    writeln!(f, "    {}: {name}: {test}", part.name)?;
+                    writeln!(f, "        {}", part.repeat(outcome, Some(test)))?;
+                }
+                let unnamed = match &outcome.problem {
+                    Some(problem) => Some(problem.as_str()),
+                    None if outcome.counts.failed > 0 && failed.is_empty() => {
+                        Some("tests failed and were not named")
+                    }
+                    None => None,
+                };
+                if let Some(problem) = unnamed {
+                    writeln!(f, "    {}: {name}: {problem}", part.name)?;
+                    writeln!(f, "        {}", part.repeat(outcome, None))?;
+                }
+            }
+        }
+        for problem in &self.problems {
+            writeln!(f, "    {}", problem.replace('\n', "\n    "))?;
+        }
+        Ok(())
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = self
-            .outcomes()
-            .map(|outcome| outcome.name.len())
-            .max()
-            .unwrap_or_default()
-            .max(12);
-        writeln!(f, "{:width$}  passed  failed  ignored  seconds", "")?;
-        let host = [("host", &self.host)].into_iter();
-        let devices = self.devices.iter();
-        let parts = host.chain(devices.map(|(device, outcomes)| (device.as_str(), outcomes)));
-        for (part, outcomes) in parts {
-            writeln!(f, "{part}")?;
-            for Outcome {
-                name,
-                counts,
-                problem,
-                seconds,
-            } in outcomes
-            {
-                let Counts {
-                    passed,
-                    failed,
-                    ignored,
-                } = counts;
-                write!(
-                    f,
-                    "{name:width$}  {passed:6}  {failed:6}  {ignored:7}  {seconds:7.1}"
-                )?;
-                match problem {
-                    Some(problem) => writeln!(f, "  {problem}")?,
-                    None => writeln!(f)?,
-                }
-            }
-        }
-        for problem in &self.problems {
-            writeln!(f, "{problem}")?;
-        }
+        self.write_table(f)?;
+        self.write_ignored(f)?;
+        self.write_left_out(f)?;
+        self.write_failures(f)?;
         let Counts {
             passed,
             failed,
             ignored,
         } = self.total();
+        writeln!(f)?;
         if ignored > 0 {
             writeln!(f, "{ignored} ignored")?;
         }
@@ -90,33 +184,86 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_last_line_counts_everything() {
-        let outcome = |passed, ignored| Outcome {
-            name: "core".into(),
+    fn outcome(name: &str, passed: u64) -> Outcome {
+        Outcome {
+            name: name.into(),
             counts: Counts {
                 passed,
-                failed: 0,
-                ignored,
+                ..Counts::default()
             },
             problem: None,
+            failed: Vec::new(),
+            ignored: BTreeMap::new(),
             seconds: 1.0,
-        };
-        let report = Report {
-            host: vec![outcome(3, 0)],
-            devices: vec![
-                ("softroce".into(), vec![outcome(4, 0)]),
-                (
-                    "rxe".into(),
-                    vec![outcome(4, 2), Outcome::failed("async", "died", 0.0)],
-                ),
+        }
+    }
+
+    fn part(name: &str, options: &str, outcomes: Vec<Outcome>) -> Part {
+        Part {
+            name: name.into(),
+            options: options.into(),
+            outcomes,
+        }
+    }
+
+    fn report() -> Report {
+        let mut core = outcome("rdma-core holes", 3);
+        core.counts.failed = 1;
+        core.failed = vec!["a::bad".into()];
+        let mut ignoring = outcome("rdma-core memory", 4);
+        ignoring.counts.ignored = 2;
+        ignoring.ignored = [("no device memory".to_owned(), 2)].into();
+        let mut documentation = outcome("workspace doc-tests", 4);
+        documentation.counts.failed = 1;
+        documentation.failed = vec!["src/lib.rs - it's (line 3)".into()];
+        let died = Outcome::failed("rdma-async leaks", "died: signal: 11", 0.0);
+        Report {
+            parts: vec![
+                part("host", "--host-only", vec![documentation]),
+                part("rxe", "--device rxe", vec![core, ignoring, died]),
             ],
-            problems: Vec::new(),
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn the_last_line_counts_everything() {
+        let text = report().to_string();
+        let lines: Vec<_> = text.lines().rev().take(2).collect();
+        assert_eq!(lines, ["11 passed, 3 failed", "2 ignored"]);
+    }
+
+    #[test]
+    fn each_failure_has_the_command_that_repeats_it() {
+        let text = report().to_string();
+        for line in [
+            "cargo xtask test --package rdma-core --program holes --filter 'a::bad' --exact --device rxe",
+            "rxe: rdma-async leaks: died: signal: 11",
+            "cargo xtask test --package rdma-async --program leaks --device rxe",
+            r"cargo xtask test --program doc-tests --filter 'src/lib.rs - it'\''s (line 3)' --exact --host-only",
+        ] {
+            assert!(text.lines().any(|other| other.trim() == line), "{text}");
+        }
+    }
+
+    #[test]
+    fn reasons_of_ignored_tests_are_counted_by_place() {
+        let text = report().to_string();
+        assert!(text.contains("    2  rxe: no device memory\n"), "{text}");
+    }
+
+    #[test]
+    fn a_quick_run_says_what_it_left_out() {
+        let report = Report {
+            left_out: vec!["the guest"],
+            ..Report::default()
         };
         let text = report.to_string();
-        let lines: Vec<_> = text.lines().rev().take(2).collect();
-        assert_eq!(lines, ["11 passed, 1 failed", "2 ignored"]);
-        assert!(text.contains("died"));
+        assert!(
+            text.contains("left out by --quick:\n    the guest\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("\n0 passed, 0 failed"), "{text}");
     }
 
     #[test]
@@ -125,10 +272,8 @@ mod tests {
             problems: vec!["no device test ran".into()],
             ..Report::default()
         };
-        assert!(
-            report
-                .to_string()
-                .ends_with("no device test ran\n0 passed, 1 failed")
-        );
+        let text = report.to_string();
+        assert!(text.contains("failed:\n    no device test ran\n"), "{text}");
+        assert!(text.ends_with("\n0 passed, 1 failed"), "{text}");
     }
 }

@@ -24,8 +24,11 @@ pub(crate) enum Target {
     Named(String),
 }
 
-/// The package of softroce.
-const SOFTROCE: &str = "ibverbs-sys/softroce";
+/// The package of softroce's tests.
+const SOFTROCE: &str = "softroce";
+
+/// The package whose integration tests need no device.
+pub(crate) const XTASK: &str = "xtask";
 
 /// What runs by all ways: of each package these, which ask for every message and every way that it can end.
 const BY_ALL_WAYS: [(&str, &str); 3] = [
@@ -47,6 +50,7 @@ impl Target {
         match wish.or_else(by_environment) {
             Some(name) if name == "packets" => vec![Self::Packets],
             Some(name) if name == "shared" => vec![Self::Shared],
+            Some(name) if name == "wire" => vec![Self::Wire],
             Some(name) => vec![Self::named(name)],
             None => vec![
                 Self::Softroce,
@@ -66,6 +70,18 @@ impl Target {
         }
     }
 
+    /// The name by which `--device` chooses this device alone.
+    pub(crate) fn option(&self) -> &str {
+        match self {
+            Self::Softroce => "softroce",
+            Self::Packets => "packets",
+            Self::Shared => "shared",
+            Self::Rxe => "rxe",
+            Self::Wire => "wire",
+            Self::Named(name) => name,
+        }
+    }
+
     fn named(name: String) -> Self {
         match name.as_str() {
             "rxe" => Self::Rxe,
@@ -74,9 +90,12 @@ impl Target {
         }
     }
 
-    /// Whether the program `test` of `package` is for this device. Those of softroce itself are for
-    /// no other.
+    /// Returns whether the program `test` of `package` runs on this device. Programs of softroce run
+    /// on no other, and those of `xtask` need none.
     pub(crate) fn has_test(&self, package: &str, test: &str) -> bool {
+        if package == XTASK {
+            return false;
+        }
         let interop = package == SOFTROCE && test == INTEROP;
         match self {
             Self::Softroce => !interop,
@@ -146,7 +165,7 @@ impl fmt::Display for Target {
 
 #[cfg(test)]
 mod tests {
-    use super::{INTEROP, SOFTROCE, Target};
+    use super::{INTEROP, SOFTROCE, Target, XTASK};
 
     #[test]
     fn a_wish_names_one_device() {
@@ -157,6 +176,20 @@ mod tests {
         assert_eq!(chosen("shared"), [Target::Shared]);
         assert_eq!(chosen("rxe"), [Target::Rxe]);
         assert_eq!(chosen("mlx5_0"), [Target::Named("mlx5_0".into())]);
+    }
+
+    #[test]
+    fn each_device_is_chosen_by_its_option() {
+        for target in [
+            Target::Softroce,
+            Target::Packets,
+            Target::Shared,
+            Target::Rxe,
+            Target::Wire,
+            Target::Named("mlx5_0".into()),
+        ] {
+            assert_eq!(Target::chosen(Some(target.option().to_owned())), [target]);
+        }
     }
 
     #[test]
@@ -171,5 +204,7 @@ mod tests {
         assert!(Target::Packets.has_test("ibverbs-sys", "conformance"));
         assert!(!Target::Packets.has_test("rdma-core", "messages"));
         assert!(!Target::Wire.has_test("rdma-core", "messages"));
+        assert!(!Target::Softroce.has_test(XTASK, "documentation"));
+        assert!(!Target::Named("mlx5_0".into()).has_test(XTASK, "documentation"));
     }
 }

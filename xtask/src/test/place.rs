@@ -1,0 +1,162 @@
+//! Where tests run: without a device, or on one of the devices.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::time::Duration;
+
+use super::program::Program;
+use super::quick;
+use super::selection::{DOC_TESTS, Selection};
+use super::target::Target;
+use crate::cargo::{self, Executable};
+use crate::packages::{self, Group};
+use crate::{project, rxe};
+
+/// How long one test program may run. The guest's processor may be emulated, and may share the
+/// host's with other work.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
+
+/// The program of softroce's tests that runs C programs.
+pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
+
+/// The unit tests of softroce, some of which write captures of packets.
+const CAPTURING: &str = "softroce softroce";
+
+/// A place where tests run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// This machine, without a device of the tests' choice.
+    Host,
+    /// This machine or the guest, on a device.
+    Device(Target),
+}
+
+impl Place {
+    /// Returns the places of `selection`, in the order in which they run.
+    pub(crate) fn all(selection: &Selection) -> Vec<Self> {
+        let host = selection.host.then_some(Self::Host);
+        let devices = selection.devices.iter().filter(|_| selection.device);
+        host.into_iter()
+            .chain(devices.cloned().map(Self::Device))
+            .collect()
+    }
+
+    /// The options of `cargo xtask test` that select this place.
+    pub(crate) fn options(&self) -> String {
+        match self {
+            Self::Host => "--host-only".to_owned(),
+            Self::Device(target) => format!("--device {}", target.option()),
+        }
+    }
+
+    /// Returns the packages that tests use here, if the program of a name runs here as `runs` says.
+    pub(crate) fn needs(&self, runs: impl Fn(&str) -> bool) -> Option<&'static Group> {
+        match self {
+            Self::Host => runs(CAPTURING).then_some(packages::DISSECTOR),
+            Self::Device(Target::Softroce) => runs(C_PROGRAMS).then_some(packages::PROGRAMS),
+            Self::Device(target) => {
+                let requirements = target.requirements();
+                requirements
+                    .is_some_and(|requirements| rxe::takes_guest(&requirements))
+                    .then_some(packages::GUEST)
+            }
+        }
+    }
+
+    /// Returns the programs of `selection` for this place, sorted by name.
+    pub(crate) fn programs(
+        &self,
+        selection: &Selection,
+        built: &[Executable],
+        matches: &mut Matches,
+    ) -> Vec<Program> {
+        let chosen = built.iter().filter(|executable| match self {
+            Self::Host => selection.is_on_host(executable),
+            Self::Device(target) => selection.is_on_device(executable, target),
+        });
+        let mut programs: Vec<_> = chosen
+            .map(|executable| program(executable, selection, built))
+            .filter(|program| selection.filter.is_none() || matches.is_match(program))
+            .collect();
+        // Cargo lists executables in the order in which they happened to be built.
+        programs.sort_by(|a, b| a.name.cmp(&b.name));
+        if let Self::Device(target) = self {
+            for program in &mut programs {
+                program.environment.extend(target.environment());
+            }
+        } else {
+            programs.extend(doc_tests(selection, built));
+        }
+        programs
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.write_str("host"),
+            Self::Device(target) => target.fmt(f),
+        }
+    }
+}
+
+/// Which programs have a test that the filter selects, as far as they were asked.
+#[derive(Debug, Default)]
+pub(crate) struct Matches(HashMap<String, bool>);
+
+impl Matches {
+    fn is_match(&mut self, program: &Program) -> bool {
+        let asked = self.0.entry(program.name.clone());
+        // A program that cannot list its tests is kept, and fails when it runs.
+        *asked.or_insert_with(|| program.has_selected_tests().unwrap_or(true))
+    }
+}
+
+fn program(executable: &Executable, selection: &Selection, built: &[Executable]) -> Program {
+    let (package, target) = (&executable.package_name, &executable.target);
+    let mut command = vec![executable.path.clone().into()];
+    command.extend(selection.arguments());
+    let mut environment = cargo::environment_of(executable, built);
+    if selection.quick {
+        command.extend(quick::arguments(package, target));
+        environment.extend(quick::environment());
+    }
+    Program {
+        name: format!("{package} {target}"),
+        command,
+        directory: executable.package.clone(),
+        environment,
+        limit: PROGRAM_LIMIT,
+    }
+}
+
+/// Returns the examples in the documentation of all selected libraries as one program: rustdoc
+/// builds and runs them.
+fn doc_tests(selection: &Selection, built: &[Executable]) -> Option<Program> {
+    if !selection.has_doc_tests() {
+        return None;
+    }
+    let mut command: Vec<OsString> = ["cargo", "test", "--doc"].map(OsString::from).to_vec();
+    if selection.packages.is_empty() {
+        command.push("--workspace".into());
+    } else {
+        let is_library = |name: &&String| {
+            let mut parts = built.iter();
+            parts
+                .any(|part| part.package_name == **name && part.package.join("src/lib.rs").exists())
+        };
+        let mut libraries = selection.packages.iter().filter(is_library).peekable();
+        libraries.peek()?;
+        command.extend(libraries.flat_map(|name| ["--package".into(), name.into()]));
+    }
+    command.push("--".into());
+    command.extend(selection.arguments());
+    Some(Program {
+        name: format!("workspace {DOC_TESTS}"),
+        command,
+        directory: project::root().to_owned(),
+        environment: vec![("CARGO_TERM_COLOR".into(), "never".into())],
+        limit: PROGRAM_LIMIT,
+    })
+}

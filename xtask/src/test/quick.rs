@@ -1,0 +1,87 @@
+//! What `cargo xtask test --quick` leaves out: every device but softroce, every program or test that takes
+//! longer than ten seconds by itself or minutes beside other work, and most repetitions of tests that
+//! repeat themselves with other random numbers.
+
+use std::ffi::OsString;
+
+/// Programs that do not run: package, program, and a description.
+const PROGRAMS: &[(&str, &str, &str)] = &[
+    (
+        "softroce",
+        "c_programs",
+        "the C programs of libibverbs and perftest on softroce",
+    ),
+    (
+        "rdma-core",
+        "compile_fail",
+        "the programs that must not compile",
+    ),
+    (
+        "xtask",
+        "documentation",
+        "the commands and programs of the documentation",
+    ),
+];
+
+/// Tests that do not run: package, program, test, and a description.
+const TESTS: &[(&str, &str, &str, &str)] = &[(
+    "softroce",
+    "same_host",
+    "a_queue_pair_that_is_gone_takes_nothing",
+    "queue pairs destroyed under a storm of writes between processes",
+)];
+
+/// Variables by which tests repeat themselves less often: name, value, and what is left out.
+const REPETITIONS: &[(&str, &str, &str)] = &[
+    (
+        "SOFTROCE_SIM_SCHEDULES",
+        "100",
+        "900 of 1000 schedules of the simulated network",
+    ),
+    (
+        "ROUNDS",
+        "200",
+        "800 of 1000 random rounds of rdma-core's objects",
+    ),
+    (
+        "SOFTROCE_TEST_KILLS",
+        "5",
+        "20 of 25 peers killed in the middle of their traffic",
+    ),
+];
+
+/// What is left out besides programs and repetitions.
+const OTHERS: &[&str] = &[
+    "the kernel's Soft-RoCE, and the guest that has it",
+    "softroce by packets and by shared memory",
+    "the examples in the documentation of the crates",
+];
+
+/// Returns whether a quick run leaves out the program `program` of `package`.
+pub(crate) fn leaves_out(package: &str, program: &str) -> bool {
+    let is_left_out =
+        |left_out: &(&str, &str, &str)| (left_out.0, left_out.1) == (package, program);
+    PROGRAMS.iter().any(is_left_out)
+}
+
+/// Returns the arguments with which `program` of `package` leaves out tests in a quick run.
+pub(crate) fn arguments(package: &str, program: &str) -> impl Iterator<Item = OsString> {
+    let is_of = move |test: &&(&str, &str, _, _)| (test.0, test.1) == (package, program);
+    let tests = TESTS.iter().filter(is_of);
+    tests.flat_map(|(_, _, test, _)| ["--skip".into(), test.into()])
+}
+
+/// Returns the variables that a quick run sets for test programs.
+pub(crate) fn environment() -> impl Iterator<Item = (OsString, OsString)> {
+    let variables = REPETITIONS.iter();
+    variables.map(|(name, value, _)| (OsString::from(name), OsString::from(value)))
+}
+
+/// Returns everything that a quick run leaves out, in words.
+pub(crate) fn left_out() -> impl Iterator<Item = &'static str> {
+    let programs = PROGRAMS.iter().map(|(_, _, words)| *words);
+    let repetitions = REPETITIONS.iter().map(|(_, _, words)| *words);
+    let tests = TESTS.iter().map(|(_, _, _, words)| *words);
+    let others = OTHERS.iter().copied();
+    others.chain(programs).chain(tests).chain(repetitions)
+}

@@ -1,0 +1,33 @@
+//! The Debian packages that a test run uses.
+
+use xshell::Shell;
+
+use crate::packages::{self, Group};
+
+/// Packages that a run has tried to install.
+#[derive(Debug, Default)]
+pub(crate) struct Supplies {
+    tried: Vec<&'static Group>,
+    /// What could not be installed, and why.
+    absent: Vec<(&'static Group, String)>,
+}
+
+impl Supplies {
+    /// Installs what is missing of those `groups` that were not tried before, and says at once which
+    /// of them cannot be installed.
+    pub(crate) fn install(&mut self, shell: &Shell, mut groups: Vec<&'static Group>) {
+        groups.retain(|group| !self.tried.contains(group));
+        groups.dedup();
+        for (group, error) in packages::install_all(shell, &groups) {
+            eprintln!("{error:#}");
+            self.absent.push((group, format!("{error:#}")));
+        }
+        self.tried.extend(groups);
+    }
+
+    /// Returns why `group` could not be installed.
+    pub(crate) fn problem(&self, group: &Group) -> Option<&str> {
+        let absent = self.absent.iter().find(|(absent, _)| *absent == group);
+        absent.map(|(_, problem)| problem.as_str())
+    }
+}

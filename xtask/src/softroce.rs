@@ -10,15 +10,29 @@ use std::process::Command;
 use anyhow::ensure;
 use xshell::Shell;
 
-use crate::{cargo, environment, packages};
+use crate::{cargo, environment, packages, project};
 
 /// The variable that makes the dynamic linker load a library before all others.
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Builds the library that C programs preload, and returns it.
+/// Builds the library that C programs preload, and returns its path.
+///
+/// The library has a target directory of its own. Cargo names shared libraries without a hash, so in
+/// the common directory each build of another package that enables other features of softroce's
+/// dependencies would replace the library, and this function would build it again.
 pub(crate) fn library(shell: &Shell) -> anyhow::Result<PathBuf> {
     packages::install(shell, packages::BUILD)?;
-    cargo::build_shared_library(&["build", "--release", "-p", "softroce"], "softroce")
+    let directory = project::target().join("preload");
+    let directory = directory.to_string_lossy();
+    let build = [
+        "build",
+        "--release",
+        "-p",
+        "softroce",
+        "--target-dir",
+        &directory,
+    ];
+    cargo::build_shared_library(&build, "softroce")
 }
 
 /// Becomes `command`, with the device preloaded. Returns only where the command cannot be started:

@@ -67,8 +67,3 @@ pub use plan::{Layer, Length, Memory, Plan};
 pub use recorder::Recorder;
 pub use settings::{Completion, Settings};
 pub use test::{Metric, Test, Verb};
-
-/// The examples of the workspace's README, which are tested as this crate's.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;

@@ -67,6 +67,11 @@ unsafe extern "C" fn failure(_: *mut sys::ibv_cq, _: i32, _: *mut sys::ibv_wc) -
     -1
 }
 
+unsafe extern "C" fn loss(queue: *mut sys::ibv_cq, limit: i32, room: *mut sys::ibv_wc) -> i32 {
+    driver(queue, limit, room);
+    0
+}
+
 /// A queue pair to itself and its completion queue; the domain is of a context of its own.
 fn pair_in(context: &Context) -> Pair {
     let domain = context.protection_domain().unwrap();
@@ -247,6 +252,23 @@ fn a_post_that_the_device_refuses_gives_memory_and_slot_back() {
     ops().post_recv = Some(receive);
     drop((sends, receives));
     pair.check();
+}
+
+/// Completions that never come: then the device has to forget the requests.
+#[test]
+fn requests_of_a_scope_whose_completions_are_lost_are_forgotten_by_the_device() {
+    let context = context();
+    with_poll(&context, loss);
+    let pair = pair_in(&context);
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
+    let source = pattern(&pair.domain, 8, 1);
+    let patience = Duration::from_millis(50);
+    let lost = pair.left.scope(patience, |scope| {
+        let request = SendRequest::write(source.as_slice(), target.remote());
+        drop(scope.post(request).unwrap());
+    });
+    assert!(matches!(lost, Err(Error::TimedOut { .. })), "{lost:?}");
+    assert_eq!(pair.left.state().unwrap(), QueuePairState::Reset);
 }
 
 static SEND: OnceLock<PostSend> = OnceLock::new();

@@ -135,6 +135,9 @@ impl CompletionQueueHandle {
         }
         let count = self.ask_device(room);
         if count > 0 {
+            if self.stash.is_awaited() {
+                return self.divert(room, count as usize);
+            }
             // SAFETY: the device wrote so many completions into the room, and no more than it has.
             return Ok(unsafe { room.get_unchecked(..count as usize) });
         }
@@ -161,7 +164,7 @@ impl CompletionQueueHandle {
 
     /// What the device has, if the queue is polled in the plain way and that goes well.
     ///
-    /// The caller does not wait for announcements, and puts back what is not its own.
+    /// The caller does not wait for announcements, and [hands on](Self::hand_on) what is not its own.
     #[inline]
     pub(super) fn poll_plain<'r>(&self, room: &'r mut [WorkCompletion]) -> &'r [WorkCompletion] {
         if self.channel.is_some() || self.stash.detour() {
@@ -191,13 +194,25 @@ impl CompletionQueueHandle {
             let count = extension.poll(self, room)?;
             return Ok(&room[..count]);
         }
+        let count = self.fill(room)?;
+        self.divert(room, count)
+    }
+
+    /// Returns what is left of `count` completions without those that others await, or, if that is
+    /// nothing, of the next ones.
+    #[cold]
+    fn divert<'r>(
+        &self,
+        room: &'r mut [WorkCompletion],
+        mut count: usize,
+    ) -> Result<&'r [WorkCompletion]> {
         loop {
-            let count = self.fill(room)?;
-            let kept = self.leave_out_markers(&mut room[..count]);
+            let kept = self.leave_out_awaited(&mut room[..count]);
             // "Nothing" would tell a program that waits for an event that the queue is empty.
             if kept > 0 || count == 0 {
                 return Ok(&room[..kept]);
             }
+            count = self.fill(room)?;
         }
     }
 
@@ -221,6 +236,9 @@ impl CompletionQueueHandle {
     }
 
     fn take_stashed(&self, room: &mut [WorkCompletion]) -> usize {
+        if !self.stash.detour() {
+            return 0;
+        }
         let mut stash = self.stash.open_sorted();
         let count = room.len().min(stash.len());
         for (place, record) in room.iter_mut().zip(stash.drain(..count)) {
@@ -229,11 +247,13 @@ impl CompletionQueueHandle {
         count
     }
 
-    /// Moves the completions that are no awaited markers to the front; returns how many those are.
-    fn leave_out_markers(&self, completions: &mut [WorkCompletion]) -> usize {
+    /// Moves the completions that nobody awaits to the front; returns how many those are.
+    fn leave_out_awaited(&self, completions: &mut [WorkCompletion]) -> usize {
         let mut kept = 0;
         for index in 0..completions.len() {
-            if !self.stash.is_marker(completions[index].id()) {
+            let completion = completions[index];
+            let record = || CompletionRecord::from(&completion);
+            if !self.stash.divert(completion.id(), record) {
                 completions.swap(kept, index);
                 kept += 1;
             }
@@ -256,7 +276,7 @@ impl CompletionQueueHandle {
                 room[found] = record.completion;
                 found += 1;
             }
-            take || self.stash.is_marker(id)
+            take || self.stash.divert(id, || *record)
         };
         if let Some(extension) = &self.extension {
             let outcome = extension.sort(self, &mut take);
@@ -310,6 +330,14 @@ impl CompletionQueueHandle {
             }
         }
         Ok(())
+    }
+
+    /// Gives a completion that was polled to its waiter, or else to whoever polls next.
+    pub(super) fn hand_on(&self, completion: &WorkCompletion) {
+        let record = || CompletionRecord::from(completion);
+        if !self.stash.divert(completion.id(), record) {
+            self.put_back(std::slice::from_ref(completion));
+        }
     }
 
     /// Gives completions that were polled to whoever polls next, in their order.

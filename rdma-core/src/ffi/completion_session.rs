@@ -61,14 +61,14 @@ impl<'a> Session<'a> {
     /// Goes to the next entry; `false` if there is none, and then none will be.
     pub(crate) fn advance(&mut self) -> Result<bool> {
         while self.step()? {
-            if !self.queue.stash().is_marker(self.id()) {
+            if !self.queue.stash().divert(self.id(), || self.record()) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// As [`Self::advance`], to those too that are for nobody.
+    /// As [`Self::advance`], to those too that others await.
     fn step(&mut self) -> Result<bool> {
         self.current = self.put_back.pop_front();
         if self.current.is_some() {

@@ -2,6 +2,7 @@
 
 use std::mem;
 use std::ptr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibverbs_sys as sys;
@@ -10,9 +11,9 @@ use super::address_handle::AddressHandleOwner;
 use super::completion_queue::CompletionQueueHandle;
 use super::completion_record::CompletionRecord;
 use super::context::positive;
+use super::inbox::Inbox;
 use super::queue_pair::QueuePairHandle;
-use super::request_id::next_block;
-use super::stash::AwaitedMarkers;
+use super::stash::Diversion;
 use crate::address::AddressVector;
 use crate::error::{Error, Result};
 use crate::queue_pair::{Modification, QueuePairState, Transport, modify};
@@ -35,24 +36,29 @@ struct Marked<'a> {
     count: u64,
     posted: Option<Instant>,
     /// What others find of them when they poll.
-    awaited: AwaitedMarkers<'a, CompletionRecord>,
+    awaited: Diversion<'a, CompletionRecord>,
 }
 
 impl<'a> Marked<'a> {
     fn new(queue: &'a CompletionQueueHandle) -> Self {
-        let id = next_block();
+        let (inbox, id) = Inbox::new();
         Self {
             queue,
             id,
             count: 0,
             posted: None,
-            awaited: queue.stash().await_markers(id),
+            awaited: queue.stash().divert_to(&Arc::new(inbox)),
         }
+    }
+
+    /// How many markers have completed.
+    fn seen(&self) -> u64 {
+        self.awaited.inbox().len() as u64
     }
 
     /// Whether a marker has completed.
     fn is_flushed(&self) -> bool {
-        self.awaited.seen() > 0
+        self.seen() > 0
     }
 
     /// Whether all markers have completed, but for those that others may have taken.
@@ -60,7 +66,7 @@ impl<'a> Marked<'a> {
         let is_over = || {
             let waited = self.posted.map(|posted| posted.elapsed());
             let is_late = waited.is_some_and(|waited| waited > REST);
-            let seen = self.awaited.seen();
+            let seen = self.seen();
             seen > 0 && (seen >= self.count || is_late)
         };
         for _ in 0..BATCHES {

@@ -29,6 +29,7 @@ mod flow;
 mod fork;
 mod from_raw;
 mod in_flight;
+mod inbox;
 mod lease;
 mod lease_registry;
 mod lease_slot;

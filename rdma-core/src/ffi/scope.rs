@@ -52,6 +52,10 @@ pub(crate) fn scope<'env, R>(
 ) -> Result<R> {
     // It could not be reset: see `give_up`.
     requests.queue_pair.refuse_within_poll()?;
+    // Others may poll these queues too: what they find of this scope is kept for it.
+    let queues = requests.completions.clone();
+    let inbox = requests.slots.inbox();
+    let _diversions = [&queues[0], &queues[1]].map(|queue| queue.stash().divert_to(inbox));
     let scope = Scope {
         requests,
         scope: PhantomData,

@@ -44,12 +44,12 @@ impl ScopeRequests {
         }
     }
 
-    /// Takes completions that were polled: those of the scope, and puts the others back.
+    /// Takes completions that were polled: those of the scope, and hands the others on.
     #[inline(never)]
     fn sort(&self, queue: &CompletionQueueHandle, completions: &[WorkCompletion]) {
         for completion in completions {
             if !self.complete(completion) {
-                queue.put_back(std::slice::from_ref(completion));
+                queue.hand_on(completion);
             }
         }
     }
@@ -179,11 +179,24 @@ impl ScopeRequests {
     /// Takes what has completed; returns how many requests of the scope did.
     fn poll(&self) -> Result<usize> {
         let [sends, receives] = &self.completions;
-        let mut count = self.poll_queue(sends)?;
+        let mut polled = self.poll_queue(sends);
         if !Arc::ptr_eq(sends, receives) {
-            count += self.poll_queue(receives)?;
+            polled = polled.and_then(|count| Ok(count + self.poll_queue(receives)?));
         }
-        Ok(count)
+        // After the queues: what another thread found before this one looked there is noted, or
+        // will be by the next time.
+        match self.take_noted() {
+            0 => polled,
+            noted => Ok(noted + polled.unwrap_or(0)),
+        }
+    }
+
+    /// Takes what others found of the scope's completions; returns how many.
+    fn take_noted(&self) -> usize {
+        let noted = std::iter::from_fn(|| self.slots.inbox().take());
+        noted
+            .filter(|record| self.complete(&record.completion))
+            .count()
     }
 
     fn poll_queue(&self, queue: &CompletionQueueHandle) -> Result<usize> {

@@ -1,8 +1,11 @@
 //! The slots of a scope's requests, for one thread.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
-use super::request_id::{BLOCK_BITS, BLOCK_MASK, next_block};
+use super::completion_record::CompletionRecord;
+use super::inbox::Inbox;
+use super::request_id::{BLOCK_BITS, BLOCK_MASK};
 use crate::completion::WorkCompletion;
 use crate::queue_pair::KeepAlive;
 
@@ -44,6 +47,8 @@ pub(super) struct ScopeSlots {
     mask: u64,
     next: Cell<u64>,
     capacity: usize,
+    /// Completions of the scope's requests that others found.
+    inbox: Arc<Inbox<CompletionRecord>>,
 }
 
 /// What of a slot is not looked at for most requests.
@@ -94,13 +99,19 @@ impl ScopeSlots {
             what: Cell::new(Use::Nothing),
             keep: Cell::new(KeepAlive::Nothing),
         };
+        let (inbox, first) = Inbox::new();
         Self {
             words: (0..count).map(word).collect(),
             details: (0..count).map(|_| details()).collect(),
             mask: count as u64 - 1,
-            next: Cell::new(next_block()),
+            next: Cell::new(first),
             capacity,
+            inbox: Arc::new(inbox),
         }
+    }
+
+    pub(super) fn inbox(&self) -> &Arc<Inbox<CompletionRecord>> {
+        &self.inbox
     }
 
     pub(super) fn capacity(&self) -> usize {
@@ -139,7 +150,7 @@ impl ScopeSlots {
                 let id = if is_same_block {
                     id
                 } else {
-                    next_block() | (id & self.mask)
+                    self.inbox.next_block() | (id & self.mask)
                 };
                 self.next.set(id);
                 return Some(self.ticket(id));
@@ -163,7 +174,7 @@ impl ScopeSlots {
     #[cold]
     #[inline(never)]
     fn begin_block(&self) {
-        self.next.set(next_block());
+        self.next.set(self.inbox.next_block());
     }
 
     /// [`Self::launch`] of a request that may keep something.

@@ -8,13 +8,13 @@ use std::{hint, thread};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::request_id::block_of;
+use super::inbox::Inbox;
 
 /// The flag of a stash with something in it, or that is open.
 const FILLED: u64 = 1;
 /// The flag of a queue that is not polled in the plain way at all.
 const DETOUR: u64 = 2;
-/// The flag of a queue in which somebody's markers are awaited.
+/// The flag of a queue in which somebody awaits completions of its own.
 const AWAITED: u64 = 4;
 /// One who sorts, and one who waits until nobody sorts, each of whom may be many.
 const SORTER: u64 = 1 << 3;
@@ -29,19 +29,8 @@ const SORTERS: u64 = WAITER - SORTER;
 pub(super) struct Stash<T> {
     state: AtomicU64,
     entries: Mutex<VecDeque<T>>,
-    /// The markers that are awaited: a set for each who waits.
-    awaited: Mutex<Vec<Arc<Markers>>>,
-}
-
-/// Requests that were posted for the sake of their completions alone, all of one block of ids.
-///
-/// Whoever polls such a completion away while it is awaited notes it here, so that those who wait
-/// need not win a race for it.
-#[derive(Debug)]
-struct Markers {
-    block: u64,
-    /// How many were polled away so.
-    seen: AtomicU64,
+    /// Where completions go that somebody awaits: an inbox for each waiter.
+    awaited: Mutex<Vec<Arc<Inbox<T>>>>,
 }
 
 impl<T> Stash<T> {
@@ -54,7 +43,8 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Whether not to poll in the plain way, or not only.
+    /// Whether not to poll in the plain way, or not only. What the device then gives is still to be
+    /// [looked through](Self::is_awaited) for completions that others await.
     ///
     /// Relaxed: who is told `false` while another thread puts something in finds it the next time.
     /// A poll that finds the device's queue empty because another thread took what was there, with
@@ -62,7 +52,7 @@ impl<T> Stash<T> {
     /// `true`.
     #[inline]
     pub(super) fn detour(&self) -> bool {
-        self.state.load(Ordering::Relaxed) != 0
+        self.state.load(Ordering::Relaxed) & !AWAITED != 0
     }
 
     /// Whether something is in it, or somebody who has it open may put something in.
@@ -71,37 +61,40 @@ impl<T> Stash<T> {
         self.state.load(Ordering::Relaxed) & FILLED != 0
     }
 
-    /// Awaits markers: completions of the block of `id`, which nobody else gets from now on. A poll
-    /// that has already begun may still take one away unnoticed.
-    pub(super) fn await_markers(&self, id: u64) -> AwaitedMarkers<'_, T> {
-        let markers = Arc::new(Markers {
-            block: block_of(id),
-            seen: AtomicU64::new(0),
-        });
+    /// Lets whoever polls put the completions of this inbox there, until the result is dropped.
+    ///
+    /// Requests are posted after this only, so that a poll that finds their completions sees that
+    /// they are awaited.
+    pub(super) fn divert_to(&self, inbox: &Arc<Inbox<T>>) -> Diversion<'_, T> {
         let mut awaited = self.awaited.lock();
-        awaited.push(Arc::clone(&markers));
+        awaited.push(Arc::clone(inbox));
         self.state.fetch_or(AWAITED, Ordering::Relaxed);
-        AwaitedMarkers {
+        Diversion {
             stash: self,
-            markers,
+            inbox: Arc::clone(inbox),
         }
     }
 
-    /// Whether a completion with this id is a marker that somebody awaits; it is noted then, and is
-    /// for nobody.
+    /// Returns whether somebody awaits completions of its own.
+    ///
+    /// Relaxed: whoever has found such a completion is told `true`, since it was awaited before its
+    /// request was posted.
     #[inline]
-    pub(super) fn is_marker(&self, id: u64) -> bool {
-        self.state.load(Ordering::Relaxed) & AWAITED != 0 && self.note_marker(id)
+    pub(super) fn is_awaited(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & AWAITED != 0
+    }
+
+    /// Puts the completion with this id into the inbox of its waiter, and returns whether it has one.
+    /// It is for nobody else then.
+    #[inline]
+    pub(super) fn divert(&self, id: u64, completion: impl FnMut() -> T) -> bool {
+        self.is_awaited() && self.divert_awaited(id, completion)
     }
 
     #[cold]
-    fn note_marker(&self, id: u64) -> bool {
+    fn divert_awaited(&self, id: u64, mut completion: impl FnMut() -> T) -> bool {
         let awaited = self.awaited.lock();
-        let markers = awaited.iter().find(|markers| markers.block == block_of(id));
-        if let Some(markers) = markers {
-            markers.seen.fetch_add(1, Ordering::Relaxed);
-        }
-        markers.is_some()
+        awaited.iter().any(|inbox| inbox.put(id, &mut completion))
     }
 
     /// Its entries, for this thread alone until the guard is dropped.
@@ -122,7 +115,7 @@ impl<T> Stash<T> {
     pub(super) fn sort(&self) -> Option<Sorting<'_>> {
         let before = self.state.fetch_add(SORTER, Ordering::Relaxed);
         let sorting = Sorting { state: &self.state };
-        (before & !SORTERS == 0).then_some(sorting)
+        (before & !(SORTERS | AWAITED) == 0).then_some(sorting)
     }
 
     /// [`Self::open`], when all have sorted who took something from the device before.
@@ -160,24 +153,23 @@ impl Drop for Sorting<'_> {
     }
 }
 
-/// That markers are awaited, until this is dropped.
+/// That completions go to an inbox, until this is dropped.
 #[derive(Debug)]
-pub(super) struct AwaitedMarkers<'a, T> {
+pub(super) struct Diversion<'a, T> {
     stash: &'a Stash<T>,
-    markers: Arc<Markers>,
+    inbox: Arc<Inbox<T>>,
 }
 
-impl<T> AwaitedMarkers<'_, T> {
-    /// How many of them have completed.
-    pub(super) fn seen(&self) -> u64 {
-        self.markers.seen.load(Ordering::Relaxed)
+impl<T> Diversion<'_, T> {
+    pub(super) fn inbox(&self) -> &Inbox<T> {
+        &self.inbox
     }
 }
 
-impl<T> Drop for AwaitedMarkers<'_, T> {
+impl<T> Drop for Diversion<'_, T> {
     fn drop(&mut self) {
         let mut awaited = self.stash.awaited.lock();
-        awaited.retain(|markers| !Arc::ptr_eq(markers, &self.markers));
+        awaited.retain(|inbox| !Arc::ptr_eq(inbox, &self.inbox));
         if awaited.is_empty() {
             self.stash.state.fetch_and(!AWAITED, Ordering::Relaxed);
         }
@@ -234,20 +226,26 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_is_noted_while_it_is_awaited() {
+    fn a_completion_goes_to_the_inbox_of_its_waiter() {
         let stash = Stash::<u8>::new(false);
-        let (id, other) = (next_block(), next_block());
-        assert!(!stash.is_marker(id));
-        let awaited = stash.await_markers(id);
-        let others = stash.await_markers(other);
-        assert!(stash.detour() && !stash.is_filled());
-        assert!(!stash.is_marker(next_block()) && awaited.seen() == 0);
-        assert!(stash.is_marker(id + 3) && stash.is_marker(id + 4));
-        assert_eq!((awaited.seen(), others.seen()), (2, 0));
+        let ((inbox, id), (other, its)) = (Inbox::new(), Inbox::new());
+        let (inbox, other) = (Arc::new(inbox), Arc::new(other));
+        assert!(!stash.divert(id, || 1) && !stash.is_awaited());
+        let awaited = stash.divert_to(&inbox);
+        let others = stash.divert_to(&other);
+        assert!(stash.is_awaited() && !stash.detour() && !stash.is_filled());
+        assert!(
+            stash.sort().is_some(),
+            "that does not keep anybody from sorting"
+        );
+        assert!(!stash.divert(next_block(), || 2));
+        assert!(stash.divert(id + 3, || 3) && stash.divert(its + 4, || 4));
+        assert_eq!((awaited.inbox().len(), others.inbox().len()), (1, 1));
+        assert_eq!((inbox.take(), other.take()), (Some(3), Some(4)));
         drop(awaited);
-        assert!(!stash.is_marker(id) && stash.detour());
+        assert!(!stash.divert(id, || 5) && stash.is_awaited());
         drop(others);
-        assert!(!stash.detour());
+        assert!(!stash.is_awaited());
     }
 
     #[test]

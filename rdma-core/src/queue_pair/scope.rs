@@ -46,10 +46,11 @@ impl QueuePair {
     ///
     /// Completions of other requests that come meanwhile are kept for those who poll for them, in
     /// their order; where several threads poll a queue at the same time, in scopes or otherwise, what
-    /// each of them finds is in order, and not what one finds and another one. Those of the scope's
-    /// requests must not be polled by others: the scope would wait for them until its time is over.
+    /// each of them finds is in order, and not what one finds and another one. Others may poll the
+    /// same completion queues while the scope lasts: a completion of one of its requests is not given
+    /// to them, but noted for the scope. Their polls are slower meanwhile.
     ///
-    /// A scope allocates when it begins, and not again.
+    /// A scope allocates when it begins, and again after every 2^24 requests.
     ///
     /// # Errors
     ///

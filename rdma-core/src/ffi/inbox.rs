@@ -1,0 +1,97 @@
+//! Completions of one waiter, as others who poll the same queue find them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::request_id::{block_of, next_block};
+
+/// The completions of the requests of some blocks of ids, found by others than their waiter.
+///
+/// A waiter registers this with the [stash](super::stash::Stash) of each queue that its requests
+/// complete on. A poll of that queue then puts their completions here, so the waiter need not be the
+/// first to find them.
+#[derive(Debug)]
+pub(super) struct Inbox<T> {
+    /// The number of `arrived`, to be looked at without the lock.
+    len: AtomicUsize,
+    inner: Mutex<Inner<T>>,
+}
+
+#[derive(Debug)]
+struct Inner<T> {
+    /// The numbers of the blocks: one, and another for every 2^24 requests.
+    blocks: Vec<u64>,
+    arrived: VecDeque<T>,
+}
+
+impl<T> Inbox<T> {
+    /// Makes an inbox for the requests of a new block of ids; returns the first of them as well.
+    pub(super) fn new() -> (Self, u64) {
+        let inbox = Self {
+            len: AtomicUsize::new(0),
+            inner: Mutex::new(Inner {
+                blocks: Vec::with_capacity(1),
+                arrived: VecDeque::new(),
+            }),
+        };
+        let id = inbox.next_block();
+        (inbox, id)
+    }
+
+    /// Takes in the requests of another block of ids, and returns the first of them.
+    pub(super) fn next_block(&self) -> u64 {
+        let id = next_block();
+        self.inner.lock().blocks.push(block_of(id));
+        id
+    }
+
+    /// Puts what `completion` makes here, if the id is of one of the blocks; returns whether it is.
+    pub(super) fn put(&self, id: u64, completion: impl FnOnce() -> T) -> bool {
+        let mut inner = self.inner.lock();
+        let is_for_this = inner.blocks.contains(&block_of(id));
+        if is_for_this {
+            inner.arrived.push_back(completion());
+            self.len.store(inner.arrived.len(), Ordering::Relaxed);
+        }
+        is_for_this
+    }
+
+    /// Returns how many completions have arrived and were not taken.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Takes the oldest completion.
+    pub(super) fn take(&self) -> Option<T> {
+        // Relaxed: what is not seen yet is seen at the next look.
+        if self.len() == 0 {
+            return None;
+        }
+        let mut inner = self.inner.lock();
+        let completion = inner.arrived.pop_front();
+        self.len.store(inner.arrived.len(), Ordering::Relaxed);
+        completion
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completions_of_its_blocks_arrive_in_order() {
+        let (inbox, first) = Inbox::new();
+        let other = next_block();
+        let second = inbox.next_block();
+        assert_eq!((inbox.len(), inbox.take()), (0, None));
+        assert!(inbox.put(second + 1, || "second"));
+        assert!(inbox.put(first + 3, || "first"));
+        assert!(!inbox.put(other, || "of another"));
+        assert_eq!(inbox.len(), 2);
+        assert_eq!(inbox.take(), Some("second"));
+        assert_eq!((inbox.take(), inbox.len()), (Some("first"), 0));
+    }
+}

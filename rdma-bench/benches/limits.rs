@@ -1,7 +1,7 @@
 //! Judges this stack against what the machine does without it: figure, goal and verdict of every row.
 //!
 //! `cargo xtask bench --device softroce` runs it, with softroce preloaded into every program that
-//! takes part, and those with `--kernel` in the virtual machine.
+//! takes part, and again with `--kernel` in the virtual machine, for the rows that are measured there.
 
 #![forbid(unsafe_code)]
 
@@ -75,7 +75,10 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     let here = selected.iter().filter(|(at, _)| *at == place);
     let rows: Vec<&Row> = here.map(|(_, row)| *row).collect();
     if rows.is_empty() {
-        bail!("these rows are not measured in the {place}");
+        bail!(
+            "no such row is measured here, in the {place}: `cargo xtask bench --device softroce` \
+             measures each row where it belongs"
+        );
     }
     let networks = networks(options.kernel.as_deref())?;
     let machine = Machine::look();

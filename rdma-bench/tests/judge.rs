@@ -12,7 +12,7 @@ use rdma_bench::limits::{
 };
 use rdma_bench::machine::Machine;
 use rdma_bench::{Metric, Verb};
-use rdma_core::{AddressChoice, Context};
+use rdma_core::Context;
 
 /// One pair of the shortest runs.
 const SHORT: Effort = Effort {
@@ -54,13 +54,7 @@ const ITERATIONS: Row = Row {
 
 fn measured(row: &Row) -> Judged {
     let context = Context::open_default().expect("a device");
-    let address = context.address(AddressChoice::default()).expect("a port");
-    let network = Network {
-        device: context.name().to_owned(),
-        port: address.port,
-        gid_index: address.gid_index,
-        mtu: address.mtu.bytes(),
-    };
+    let network = Network::of(&context).expect("a port");
     let programs = Programs {
         bench: env!("CARGO_BIN_EXE_rdma-bench").into(),
         yardstick: env!("CARGO_BIN_EXE_yardstick").into(),

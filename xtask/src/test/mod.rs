@@ -15,12 +15,13 @@ mod selection;
 mod supplies;
 mod target;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use xshell::Shell;
 
 use self::place::{C_PROGRAMS, Matches, Place};
@@ -99,21 +100,26 @@ pub(crate) fn run_plan(plan: &Path, outcomes: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the test programs of the selected packages.
+/// Builds the test programs of all packages, whichever are selected: cargo builds a package alone
+/// with other features of its dependencies, so that a failure would be repeated by another build.
 fn build(selection: &Selection, supplies: &Supplies) -> anyhow::Result<Vec<Executable>> {
-    let mut arguments = vec!["test", "--no-run"];
-    if selection.packages.is_empty() {
-        arguments.push("--workspace");
-    }
-    for package in &selection.packages {
-        arguments.extend(["--package", package]);
-    }
-    let built = cargo::build(&arguments);
-    match supplies.problem(packages::BUILD) {
+    let built = cargo::build(&["test", "--workspace", "--no-run"]);
+    let built = match supplies.problem(packages::BUILD) {
         // The headers may have come from elsewhere.
-        Some(problem) => built.with_context(|| problem.to_owned()),
-        None => built,
+        Some(problem) => built.with_context(|| problem.to_owned())?,
+        None => built?,
+    };
+    let names: BTreeSet<&str> = built.iter().map(|part| &*part.package_name).collect();
+    for wish in &selection.packages {
+        let known: Vec<_> = names.iter().copied().collect();
+        let is_known = names.contains(&**wish);
+        ensure!(
+            is_known,
+            "no package `{wish}`; there are: {}",
+            known.join(" ")
+        );
     }
+    Ok(built)
 }
 
 /// Runs `programs` at `place` and adds what came of it to `report`. An error means that none ran.

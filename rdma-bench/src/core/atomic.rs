@@ -32,8 +32,9 @@ pub(super) fn latency(connection: &Connection, control: &mut Control) -> Result<
 /// Atomics, each queue pair's on a word of its own.
 pub(super) fn bandwidth(connection: &Connection, control: &mut Control) -> Result<Measured> {
     let verb = connection.plan.test.verb;
-    let (memory, targets) = (connection.scratches(SIZE)?, connection.targets(SIZE)?);
-    pump(connection, control, |lane| {
-        request(verb, memory[lane].clone(), targets[lane])
-    })
+    let parts = connection.scratches(SIZE)?.into_iter();
+    let requests = parts
+        .zip(connection.targets(SIZE)?)
+        .map(|(memory, target)| move || request(verb, memory.clone(), target));
+    pump(connection, control, requests)
 }

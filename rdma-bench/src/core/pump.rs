@@ -16,28 +16,31 @@ use crate::session::Measured;
 use crate::statistics::Bandwidth;
 
 /// A queue pair at work.
-struct Lane<T: Send + 'static> {
+struct Lane<T: Send + 'static, F> {
     queue: SendQueue<T>,
+    /// Makes the next request.
+    request: F,
     goal: usize,
     posted: usize,
     completed: usize,
 }
 
 /// Posts requests to every queue pair, as many at once as the depth allows, until all are done or
-/// the time is over. `request` makes one for the queue pair at a position of
-/// [`Connection::queue_pairs`].
+/// the time is over. `requests` makes them: one function for each of [`Connection::queue_pairs`].
 ///
 /// On each queue pair one request in so many is signaled, and so is the last.
-pub(super) fn pump<T: Gather + 'static>(
+pub(super) fn pump<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
     connection: &Connection,
     control: &mut Control,
-    mut request: impl FnMut(usize) -> SendRequest<T>,
+    requests: impl IntoIterator<Item = F>,
 ) -> Result<Measured> {
     let numbers = Numbers::new(connection.queue_pairs().map(QueuePair::number));
     let mut lanes: Vec<_> = connection
         .queue_pairs()
-        .map(|queue_pair| Lane {
+        .zip(requests)
+        .map(|(queue_pair, request)| Lane {
             queue: queue_pair.send_queue::<T>(),
+            request,
             goal: connection.count(),
             posted: 0,
             completed: 0,
@@ -54,7 +57,7 @@ pub(super) fn pump<T: Gather + 'static>(
     loop {
         // The one call of it, so that it is compiled into this loop.
         for position in ready.drain(..) {
-            lanes[position].fill(connection, &mut times, || request(position))?;
+            lanes[position].fill(connection, &mut times)?;
         }
         if times.completed >= goal {
             break;
@@ -85,21 +88,16 @@ pub(super) fn pump<T: Gather + 'static>(
     Ok(Measured::Bandwidth(bandwidth))
 }
 
-impl<T: Gather + 'static> Lane<T> {
+impl<T: Gather + 'static, F: FnMut() -> SendRequest<T>> Lane<T, F> {
     /// Posts requests, singly or in lists, while there is room for them.
     #[inline(always)]
-    fn fill(
-        &mut self,
-        connection: &Connection,
-        times: &mut Times,
-        mut request: impl FnMut() -> SendRequest<T>,
-    ) -> Result<()> {
+    fn fill(&mut self, connection: &Connection, times: &mut Times) -> Result<()> {
         let (depth, list) = (connection.depth, connection.list);
         let (goal, moderation) = (self.goal, connection.moderation);
         while self.posted < goal && self.posted - self.completed + list <= depth {
             if list == 1 {
                 times.post();
-                let request = signaled(request(), self.posted + 1, goal, moderation);
+                let request = signaled((self.request)(), self.posted + 1, goal, moderation);
                 self.queue.post(request).map_err(rdma_core::Error::from)?;
                 self.posted += 1;
                 continue;
@@ -107,7 +105,7 @@ impl<T: Gather + 'static> Lane<T> {
             let mut batch = self.queue.batch();
             for number in self.posted..goal.min(self.posted + list) {
                 times.post();
-                let request = signaled(request(), number + 1, goal, moderation);
+                let request = signaled((self.request)(), number + 1, goal, moderation);
                 batch.push(request).map_err(rdma_core::Error::from)?;
             }
             self.posted += batch.post().map_err(|refused| refused.error)?;

@@ -26,8 +26,9 @@ pub(super) fn bandwidth(
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    let (memory, targets) = (connection.scratches(size)?, connection.targets(size)?);
-    pump(connection, control, |lane| {
-        SendRequest::read(memory[lane].clone(), targets[lane])
-    })
+    let parts = connection.scratches(size)?.into_iter();
+    let requests = parts
+        .zip(connection.targets(size)?)
+        .map(|(memory, target)| move || SendRequest::read(memory.clone(), target));
+    pump(connection, control, requests)
 }

@@ -73,12 +73,14 @@ pub(super) fn send_all(
     size: usize,
     control: &mut Control,
 ) -> Result<Measured> {
-    let messages = connection.messages(size)?;
     let inline = size <= connection.inline;
-    pump(connection, control, |lane| {
-        let request = SendRequest::send(messages[lane].clone());
-        if inline { request.inline() } else { request }
-    })
+    let requests = connection.messages(size)?.into_iter().map(|message| {
+        move || {
+            let request = SendRequest::send(message.clone());
+            if inline { request.inline() } else { request }
+        }
+    });
+    pump(connection, control, requests)
 }
 
 /// The receiving end of a bandwidth test. Its time is from the first message to the last.

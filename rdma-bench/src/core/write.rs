@@ -1,5 +1,7 @@
 //! RDMA writes, with and without immediate data.
 
+use std::cell::Cell;
+
 use rdma_core::{ExposedMemory, SendRequest, WorkCompletion};
 
 use super::Connection;
@@ -88,42 +90,53 @@ pub(super) fn bandwidth(
     if connection.plan.regions.is_some() {
         return scattered(connection, size, control);
     }
-    let (messages, targets) = (connection.messages(size)?, connection.targets(size)?);
+    let parts = connection.messages(size)?.into_iter();
+    let parts = parts.zip(connection.targets(size)?);
     let inline = size <= connection.inline;
     // Two loops, so that neither tests for each message which of them it is.
     if connection.plan.immediate {
-        return pump(connection, control, |lane| {
-            let message = messages[lane].clone();
-            let request = SendRequest::write_with_immediate(message, targets[lane], IMMEDIATE);
-            if inline { request.inline() } else { request }
+        let requests = parts.map(|(message, target)| {
+            move || {
+                let request = SendRequest::write_with_immediate(message.clone(), target, IMMEDIATE);
+                if inline { request.inline() } else { request }
+            }
         });
+        return pump(connection, control, requests);
     }
-    pump(connection, control, |lane| {
-        let request = SendRequest::write(messages[lane].clone(), targets[lane]);
-        if inline { request.inline() } else { request }
-    })
+    let requests = parts.map(|(message, target)| {
+        move || {
+            let request = SendRequest::write(message.clone(), target);
+            if inline { request.inline() } else { request }
+        }
+    });
+    pump(connection, control, requests)
 }
 
 /// Writes one way, from every place of this end's regions to every place of the peer's in turn.
 fn scattered(connection: &Connection, size: usize, control: &mut Control) -> Result<Measured> {
     let stride = memory::stride(&connection.plan, size);
     let from = memory::places(&connection.exposed, stride, size)?;
-    let to: Vec<_> = connection
-        .peers
-        .iter()
-        .map(|peer| memory::remote_places(&peer.regions, stride, size))
-        .collect::<Result<_>>()?;
-    let queue_pairs = connection.plan.queue_pairs;
+    // Source and target of a write side by side, in a list for each peer.
+    let mut places: Vec<Vec<_>> = Vec::new();
+    for peer in &connection.peers {
+        let to = memory::remote_places(&peer.regions, stride, size)?;
+        places.push(from.iter().cloned().zip(to).collect());
+    }
     let inline = size <= connection.inline;
-    let mut place = 0;
-    pump(connection, control, |lane| {
-        let to = &to[lane / queue_pairs];
-        let request = SendRequest::write(from[place].clone(), to[place]);
-        place = if place + 1 == from.len() {
-            0
-        } else {
-            place + 1
-        };
-        if inline { request.inline() } else { request }
-    })
+    let next = Cell::new(0);
+    let requests = (0..connection.width()).map(|number| {
+        let (places, next) = (&*places[number / connection.plan.queue_pairs], &next);
+        move || {
+            let place = next.get();
+            next.set(if place + 1 == places.len() {
+                0
+            } else {
+                place + 1
+            });
+            let (memory, target) = &places[place];
+            let request = SendRequest::write(memory.clone(), *target);
+            if inline { request.inline() } else { request }
+        }
+    });
+    pump(connection, control, requests)
 }

@@ -119,6 +119,17 @@ xflags::xflags! {
             /// Add the inputs that reach code which the corpus in the tree does not.
             optional --keep
         }
+        /// Run tests that find more the longer they run: kills of processes in the middle of their
+        /// traffic, random schedules of a simulated network, random rounds of rdma-core's objects, and
+        /// fuzzing. A failure is printed with the command that repeats it.
+        cmd soak {
+            /// Only this soak [all of them, which divide the time equally].
+            optional name: String
+            /// How long to run, without building [20].
+            optional --minutes n: u64
+            /// List the soaks, and run none.
+            optional --list
+        }
         /// Run tests of rdma-core that make, fail and drop the most, on softroce, under
         /// AddressSanitizer.
         cmd sanitize {

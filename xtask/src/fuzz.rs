@@ -52,6 +52,19 @@ pub(crate) struct Choice {
     pub(crate) keep: bool,
 }
 
+/// Fuzzes all targets for `time` together, without their build.
+pub(crate) fn run_for(shell: &Shell, time: Duration) -> anyhow::Result<u8> {
+    let count = targets(&project::root().join(PACKAGE))?.len();
+    let choice = Choice {
+        targets: Vec::new(),
+        // The fuzzer takes whole seconds, and none as no limit.
+        time: Duration::from_secs((time.as_secs() / count as u64).max(1)),
+        replay: None,
+        keep: false,
+    };
+    run(shell, &choice)
+}
+
 /// Builds the targets and fuzzes one after the other. Returns the first failure's exit status,
 /// after all have run.
 pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {

@@ -17,6 +17,7 @@ mod plant;
 mod project;
 mod rxe;
 mod sanitize;
+mod soak;
 mod soft_roce;
 mod softroce;
 mod test;
@@ -27,7 +28,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use xshell::Shell;
 
-use crate::flags::{Bench, Fuzz, OnCmd, Plant, Rxe, SoftroceSetup, Test, Xtask, XtaskCmd};
+use crate::flags::{Bench, Fuzz, OnCmd, Plant, Rxe, Soak, SoftroceSetup, Test, Xtask, XtaskCmd};
 use crate::guest::job::Links;
 use crate::rxe::Requirements;
 use crate::soft_roce::Wish;
@@ -59,6 +60,7 @@ impl Xtask {
             XtaskCmd::Bench(flags) => bench::run(&shell, flags.choice()),
             XtaskCmd::Callgrind(_) => callgrind::run(&shell),
             XtaskCmd::Fuzz(flags) => fuzz::run(&shell, &flags.choice()?),
+            XtaskCmd::Soak(flags) => soak::run(&shell, &flags.choice()?),
             XtaskCmd::Sanitize(flags) => sanitize::run(&shell, &flags.test),
             XtaskCmd::Plant(flags) => plant::run(&shell, &flags.choice()),
             XtaskCmd::RunPlan(flags) => test::run_plan(&flags.plan, &flags.outcomes).map(|()| 0),
@@ -148,6 +150,18 @@ impl Fuzz {
             time: Duration::from_secs(self.seconds.unwrap_or(60)),
             replay: self.replay.map(std::path::absolute).transpose()?,
             keep: self.keep,
+        })
+    }
+}
+
+impl Soak {
+    fn choice(self) -> anyhow::Result<soak::Choice> {
+        let minutes = self.minutes.unwrap_or(20);
+        ensure!(minutes > 0, "--minutes must be at least 1");
+        Ok(soak::Choice {
+            name: self.name,
+            time: Duration::from_secs(minutes.saturating_mul(60)),
+            list: self.list,
         })
     }
 }

@@ -1,0 +1,229 @@
+//! `cargo xtask soak`: tests that find more the longer they run, each for a given time.
+//!
+//! The ordinary tests have a short run of each but `fuzz`: 25 kills, 1000 schedules of the simulated
+//! network, and 1000 random rounds. Continuous integration runs `fuzz` for a minute.
+
+mod repeated;
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use xshell::Shell;
+
+use self::repeated::Repeated;
+use crate::cargo::{self, Executable};
+use crate::{environment, fuzz, packages};
+
+/// What to run, and for how long.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    /// The soak; all of them when `None`.
+    pub(crate) name: Option<String>,
+    /// How long all chosen soaks run together, without their builds.
+    pub(crate) time: Duration,
+    /// Only list the soaks.
+    pub(crate) list: bool,
+}
+
+/// A test that can run for as long as one likes.
+struct Soak {
+    name: &'static str,
+    description: &'static str,
+    /// Builds what it takes and runs for the given time. Returns the exit status.
+    run: fn(&Shell, Duration) -> anyhow::Result<u8>,
+}
+
+const SOAKS: &[Soak] = &[
+    Soak {
+        name: "kills",
+        description: "kills a process while another one of the host exchanges messages with it, \
+                      and checks that nothing of it stays behind",
+        run: kills,
+    },
+    Soak {
+        name: "schedules",
+        description: "runs softroce's transport on a simulated network that loses, delays and \
+                      changes packets, each time by another random schedule",
+        run: schedules,
+    },
+    Soak {
+        name: "random-rounds",
+        description: "makes, uses, fails and drops rdma-core's objects in random order, and checks \
+                      that nothing stays behind",
+        run: random_rounds,
+    },
+    Soak {
+        name: "fuzz",
+        description: "feeds softroce packets and calls made by libFuzzer, under AddressSanitizer; \
+                      the targets divide the time",
+        run: fuzz::run_for,
+    },
+];
+
+/// Runs the chosen soaks one after the other, each for an equal part of the time. Returns the exit
+/// status of the first one that failed, after all have run.
+pub(crate) fn run(shell: &Shell, choice: &Choice) -> anyhow::Result<u8> {
+    let chosen = chosen(choice.name.as_deref())?;
+    if choice.list {
+        print!("{}", list());
+        return Ok(0);
+    }
+    packages::install(shell, packages::BUILD)?;
+    let time = share(choice.time, chosen.len());
+    let mut failure = 0;
+    let mut report = String::new();
+    for soak in chosen {
+        eprintln!(
+            "\n== {} for {} s: {}",
+            soak.name,
+            time.as_secs(),
+            soak.description
+        );
+        let (status, words) = match (soak.run)(shell, time) {
+            Ok(0) => (0, "ok".to_owned()),
+            Ok(status) => (status, format!("FAILED with status {status}")),
+            Err(error) => (1, format!("FAILED: {error:#}")),
+        };
+        report += &format!("{:14} {words}\n", soak.name);
+        if failure == 0 {
+            failure = status;
+        }
+    }
+    print!("\n{report}");
+    Ok(failure)
+}
+
+/// Returns the soak of this name, or all of them.
+fn chosen(name: Option<&str>) -> anyhow::Result<Vec<&'static Soak>> {
+    let chosen: Vec<_> = SOAKS
+        .iter()
+        .filter(|soak| name.is_none_or(|name| soak.name == name))
+        .collect();
+    ensure!(
+        !chosen.is_empty(),
+        "no soak `{}`; there are:\n{}",
+        name.unwrap_or_default(),
+        list().trim_end()
+    );
+    Ok(chosen)
+}
+
+/// Returns a line for each soak.
+fn list() -> String {
+    let lines = SOAKS
+        .iter()
+        .map(|soak| format!("{:14} {}\n", soak.name, soak.description));
+    lines.collect()
+}
+
+/// Returns the time of each of `count` soaks.
+fn share(time: Duration, count: usize) -> Duration {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    (time / count.max(1)).max(Duration::from_secs(1))
+}
+
+fn kills(_: &Shell, time: Duration) -> anyhow::Result<u8> {
+    let built = test_program("same_host")?;
+    let program = &built.0;
+    Repeated {
+        name: "kills",
+        fewest: 25,
+        most: 1000,
+        first_seed: 0,
+    }
+    .run(time, |_, count| {
+        let mut command = repeated::command(program, &built.1);
+        command
+            .arg("peers_that_are_killed")
+            .env("SOFTROCE_TEST_KILLS", count.to_string());
+        let again = format!(
+            "SOFTROCE_TEST_KILLS={count} cargo xtask test --package softroce --program same_host \
+             --filter peers_that_are_killed --device softroce"
+        );
+        (command, again)
+    })
+}
+
+fn schedules(_: &Shell, time: Duration) -> anyhow::Result<u8> {
+    let built = cargo::build(&["build", "--workspace", "--example", "simulate"])?;
+    let program = find(&built, "simulate")?;
+    Repeated {
+        name: "schedules",
+        fewest: 100,
+        most: 10_000,
+        first_seed: repeated::new_seed(),
+    }
+    .run(time, |seed, count| {
+        let mut command = repeated::command(program, &built);
+        let (seed, count) = (seed.to_string(), count.to_string());
+        command.args(["--seed", &seed, "--schedules", &count]);
+        let again = format!(
+            "cargo run --package softroce --features sim --example simulate -- --seed {seed} \
+             --schedules {count}"
+        );
+        (command, again)
+    })
+}
+
+fn random_rounds(_: &Shell, time: Duration) -> anyhow::Result<u8> {
+    let built = test_program("random_rounds")?;
+    let program = &built.0;
+    Repeated {
+        name: "random-rounds",
+        fewest: 100,
+        most: 1000,
+        first_seed: repeated::new_seed(),
+    }
+    .run(time, |seed, count| {
+        let mut command = repeated::command(program, &built.1);
+        command
+            .env("SEED", seed.to_string())
+            .env("ROUNDS", count.to_string())
+            .env(environment::DEVICE, environment::SOFTROCE);
+        let again = format!(
+            "SEED={seed} ROUNDS={count} cargo xtask test --package rdma-core \
+             --program random_rounds --device softroce"
+        );
+        (command, again)
+    })
+}
+
+/// Builds a test program as `cargo xtask test` does, and returns it with all that was built.
+fn test_program(name: &str) -> anyhow::Result<(Executable, Vec<Executable>)> {
+    let built = cargo::build(&["test", "--workspace", "--no-run", "--test", name])?;
+    let program = find(&built, name)?.clone();
+    Ok((program, built))
+}
+
+fn find<'a>(built: &'a [Executable], name: &str) -> anyhow::Result<&'a Executable> {
+    let found = built.iter().find(|executable| executable.target == name);
+    found.with_context(|| format!("cargo built no `{name}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn soaks_are_chosen_by_name() {
+        let names = |name| -> Vec<_> {
+            let chosen = chosen(name).unwrap();
+            chosen.iter().map(|soak| soak.name).collect()
+        };
+        assert_eq!(names(Some("kills")), ["kills"]);
+        assert_eq!(names(None).len(), SOAKS.len());
+        let error = chosen(Some("kils")).err().unwrap().to_string();
+        assert!(
+            error.contains("no soak `kils`; there are:\nkills "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn soaks_divide_the_time() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(share(minute, 1), minute);
+        assert_eq!(share(minute, 4), Duration::from_secs(15));
+        assert_eq!(share(Duration::from_secs(1), 4), Duration::from_secs(1));
+    }
+}

@@ -5,7 +5,8 @@
 //! them, field by field, with timestamps where the device has a clock.
 //!
 //! Three ways to wait: poll without end, which is the fastest; arm a [`CompletionChannel`] and block
-//! on it or on its descriptor; or poll for a while and then arm.
+//! on it or on its descriptor, for which [`CompletionQueue::poll_or_arm`] misses nothing; or poll for a
+//! while and then sleep, which [`CompletionQueue::wait`] does.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ mod fields;
 mod opcode;
 mod queue;
 mod status;
+mod wait;
 mod work_completion;
 
 pub use channel::CompletionChannel;
@@ -25,4 +27,5 @@ pub use fields::CompletionFields;
 pub use opcode::WorkOpcode;
 pub use queue::{CompletionQueue, CompletionQueueBuilder, CompletionQueueId};
 pub use status::{StatusClass, WorkError, WorkStatus};
+pub(crate) use wait::pause;
 pub use work_completion::WorkCompletion;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ibverbs_sys as sys;
+use parking_lot::Mutex;
 
 use super::context::{ContextHandle, positive};
 use crate::error::{Errno, Error, Result};
@@ -18,6 +19,9 @@ const BATCH: usize = 16;
 pub(crate) struct ChannelHandle {
     raw: NonNull<sys::ibv_comp_channel>,
     context: Arc<ContextHandle>,
+    /// The number of completion queues that announce on this channel. Locked while announcements are
+    /// taken on the ground that there is one queue only.
+    queues: Mutex<usize>,
 }
 
 // SAFETY: verbs are thread-safe on a channel: an event is one `read` of its descriptor.
@@ -50,7 +54,11 @@ impl ChannelHandle {
         raw: NonNull<sys::ibv_comp_channel>,
         context: Arc<ContextHandle>,
     ) -> Result<Self> {
-        let channel = Self { raw, context };
+        let channel = Self {
+            raw,
+            context,
+            queues: Mutex::new(0),
+        };
         channel.set_nonblocking()?;
         Ok(channel)
     }
@@ -66,6 +74,26 @@ impl ChannelHandle {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open until the channel is destroyed, which outlives the borrow.
         unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
+    }
+
+    /// Counts one more completion queue as one of this channel.
+    pub(super) fn attach(&self) {
+        *self.queues.lock() += 1;
+    }
+
+    /// Counts one completion queue less: it announces nothing any more.
+    pub(super) fn detach(&self) {
+        *self.queues.lock() -= 1;
+    }
+
+    /// Takes every pending event if they are all of one completion queue; returns whether they are.
+    pub(crate) fn drain_alone(&self) -> Result<bool> {
+        let queues = self.queues.lock();
+        let is_alone = *queues == 1;
+        if is_alone {
+            self.drain(|_| ())?;
+        }
+        Ok(is_alone)
     }
 
     /// Takes every pending event and calls `each` with the context value of its completion queue.

@@ -88,6 +88,9 @@ impl CompletionQueueHandle {
         channel: Option<Arc<ChannelHandle>>,
         extension: Option<Box<Extension>>,
     ) -> Self {
+        if let Some(channel) = &channel {
+            channel.attach();
+        }
         // SAFETY: the queue is valid and nobody else uses it yet.
         let capacity = unsafe { raw.as_ref().cqe };
         Self {
@@ -426,6 +429,8 @@ impl Drop for CompletionQueueHandle {
         if errno != 0 {
             let errno = positive(errno);
             tracing::error!(device = %self.context.name(), %errno, "ibv_destroy_cq failed");
+        } else if let Some(channel) = &self.channel {
+            channel.detach();
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Waiting for the requests of a scope, and what is done when they do not end.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::completion_queue::CompletionQueueHandle;
 use super::scope::{ScopeRequests, abort};
 use super::scope_slots::{Ticket, Use};
-use crate::completion::{WorkCompletion, WorkOpcode, WorkStatus};
+use crate::completion::{WorkCompletion, WorkOpcode, WorkStatus, pause};
 use crate::error::{Error, Result};
 use crate::queue_pair::Outcome as End;
 use crate::queue_pair::{Modification, QueuePairState, modify};
@@ -270,18 +269,5 @@ impl ScopeRequests {
             what: "the requests of a scope",
             timeout: self.timeout,
         }
-    }
-}
-
-/// Lets time pass between two polls: none at first, then that of others, then some.
-fn pause(idle: u32, waited: Duration) {
-    const SPINS: u32 = 200;
-    const YIELDS: Duration = Duration::from_millis(5);
-    if idle < SPINS {
-        std::hint::spin_loop();
-    } else if waited < YIELDS {
-        thread::yield_now();
-    } else {
-        thread::sleep(Duration::from_micros(100));
     }
 }

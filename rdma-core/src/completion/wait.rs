@@ -1,0 +1,145 @@
+//! Waiting for completions.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{CompletionQueue, WorkCompletion};
+use crate::error::{Error, Result};
+
+impl CompletionQueue {
+    /// Takes up to `room.len()` completions, and waits for the first of them.
+    ///
+    /// The thread polls for a short time, and then sleeps: until the queue's announcement, if the queue
+    /// has a channel and is the only one on that channel, else for 100 microseconds at a time.
+    /// Announcements of the queue that are on the channel are taken from it, and one may be left
+    /// there.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use rdma_core::WorkCompletion;
+    /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
+    /// # let context = Context::open_default()?;
+    /// # let domain = context.protection_domain()?;
+    /// # let prepared = domain.queue_pair().build()?;
+    /// # let endpoint = prepared.endpoint();
+    /// # let queue_pair = prepared.connect(&endpoint, &ConnectOptions::default())?;
+    /// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE).map_err(|(_, error)| error)?;
+    /// # let source = domain.allocate(8)?;
+    /// let mut sends = queue_pair.send_queue();
+    /// sends.post(SendRequest::write(source, peer.remote()))?;
+    /// let mut room = [WorkCompletion::default(); 16];
+    /// let timeout = Duration::from_secs(5);
+    /// for completion in queue_pair.send_completions().wait(&mut room, timeout)? {
+    ///     completion.result()?;
+    ///     sends.complete(completion).for_each(drop);
+    /// }
+    /// # Ok::<(), rdma_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] if none comes for so long, [`Error::InvalidArgument`] for no room, and the
+    /// errors of [`Self::poll`] and of `poll(2)`.
+    #[doc(alias = "ibv_poll_cq")]
+    #[doc(alias = "ibv_get_cq_event")]
+    pub fn wait<'r>(
+        &self,
+        room: &'r mut [WorkCompletion],
+        timeout: Duration,
+    ) -> Result<&'r [WorkCompletion]> {
+        if room.is_empty() {
+            let reason = "there is no room for one";
+            return Err(Error::invalid("wait for a completion", reason));
+        }
+        let begin = Instant::now();
+        let mut idle = 0;
+        loop {
+            let found = self.poll(room)?.len();
+            if found > 0 {
+                return Ok(&room[..found]);
+            }
+            let waited = begin.elapsed();
+            let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else {
+                return Err(Error::TimedOut {
+                    what: "a completion",
+                    timeout,
+                });
+            };
+            idle += 1;
+            let channel = self.handle().channel().filter(|_| idle > SPINS);
+            match channel {
+                Some(channel) if channel.drain_alone()? => {
+                    self.request_notification()?;
+                    let found = self.poll(room)?.len();
+                    if found > 0 {
+                        return Ok(&room[..found]);
+                    }
+                    channel.wait(Some(left.min(RECHECK)))?;
+                }
+                _ => pause(idle, waited),
+            }
+        }
+    }
+
+    /// Takes up to `room.len()` completions; if there is none, asks for an announcement and looks
+    /// again.
+    ///
+    /// An empty result means that the next completion will be announced, so that the program can
+    /// sleep until the [channel](super::CompletionChannel) is readable without missing one.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use rdma_core::{Context, WorkCompletion};
+    /// let context = Context::open_default()?;
+    /// let channel = context.completion_channel()?;
+    /// let queue = context.completion_queue(64).channel(&channel).build()?;
+    /// let mut room = [WorkCompletion::default(); 16];
+    /// # let mut rounds = 0;
+    /// loop {
+    ///     let completions = queue.poll_or_arm(&mut room)?;
+    ///     if completions.is_empty() {
+    ///         channel.wait(Some(Duration::from_millis(10)))?;
+    ///         channel.drain(|_queue| ())?;
+    ///     }
+    ///     for completion in completions {
+    ///         println!("{:?}", completion.status());
+    ///     }
+    /// #   rounds += 1;
+    /// #   if rounds == 2 { break }
+    /// }
+    /// # Ok::<(), rdma_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::poll`] and [`Self::request_notification`].
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn poll_or_arm<'r>(&self, room: &'r mut [WorkCompletion]) -> Result<&'r [WorkCompletion]> {
+        let found = self.poll(room)?.len();
+        if found > 0 {
+            return Ok(&room[..found]);
+        }
+        self.request_notification()?;
+        self.poll(room)
+    }
+}
+
+/// The longest sleep between two polls. Another thread that waits may take the announcement of more
+/// completions than it has room for.
+const RECHECK: Duration = Duration::from_millis(50);
+
+/// How often to look before others get the processor.
+const SPINS: u32 = 200;
+
+/// Lets time pass between two polls, of which `idle` found nothing: none at first, then that of other
+/// threads, then some.
+pub(crate) fn pause(idle: u32, waited: Duration) {
+    const YIELDS: Duration = Duration::from_millis(5);
+    if idle < SPINS {
+        std::hint::spin_loop();
+    } else if waited < YIELDS {
+        thread::yield_now();
+    } else {
+        thread::sleep(Duration::from_micros(100));
+    }
+}

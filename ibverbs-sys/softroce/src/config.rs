@@ -6,21 +6,21 @@
 //! | variable | value | meaning |
 //! |---|---|---|
 //! | `SOFTROCE_DEVICE` | name | the device's name, `softroce0` by default |
-//! | `SOFTROCE_ADDRESS` | IP addresses, with commas | live on these addresses of the host; by default one in 127/8 that is the process's own |
+//! | `SOFTROCE_ADDRESS` | IP addresses, with commas | use these addresses of the host; by default one in 127/8 that is the process's own |
 //! | `SOFTROCE_PORT` | 1 to 65535 | UDP port, 4791 by default; peers must use the same |
 //! | `SOFTROCE_MTU` | 256, 512, 1024, 2048, 4096 | the port's MTU; by default the largest that the network interface carries |
-//! | `SOFTROCE_GSO` | `never`, `peers`, `always` | which packets the system may send as one and take apart late: by default those to peers in 127/8, in tunnels and over IPv6; other IPv4 packets only with `always`, because their ICRC is right only if the system or the network card numbers them as Linux does |
+//! | `SOFTROCE_GSO` | `never`, `peers`, `always` | which packets the system may send as one datagram and split late: by default those to peers in 127/8, in tunnels and over IPv6; other IPv4 packets only with `always`, because their ICRC is right only if the system or the network card numbers them as Linux does |
 //! | `SOFTROCE_RCVBUF` | bytes | size asked for the sockets' receive buffers, 8 MiB by default; the kernel's limit `net.core.rmem_max` holds |
-//! | `SOFTROCE_PATH` | `direct`, `shared`, `udp` | the only way to a peer beside packets: within the process, between processes of the host, or none; by default the shortest that there is |
-//! | `SOFTROCE_LOSS` | 0 to 1, or percent as `2%` | part of the packets sent that are lost |
-//! | `SOFTROCE_DUPLICATE` | the same | part that is sent twice |
-//! | `SOFTROCE_REORDER` | the same | part that is overtaken by packets behind it |
-//! | `SOFTROCE_CORRUPT` | the same | part that has a bit flipped |
-//! | `SOFTROCE_LATENCY` | `500ns`, `20us`, `1.5ms`, `1s` | time that every packet is held back |
-//! | `SOFTROCE_SEED` | number, `0x` for hexadecimal | seed of these accidents: the same seed and packets, the same fate |
+//! | `SOFTROCE_PATH` | `direct`, `shared`, `udp` | the only path to a peer besides packets: within the process, between processes of the host, or none; by default the shortest possible |
+//! | `SOFTROCE_LOSS` | 0 to 1, or percent as `2%` | fraction of the sent packets that are lost |
+//! | `SOFTROCE_DUPLICATE` | the same | fraction that is sent twice |
+//! | `SOFTROCE_REORDER` | the same | fraction that is overtaken by later packets |
+//! | `SOFTROCE_CORRUPT` | the same | fraction in which a bit is flipped |
+//! | `SOFTROCE_LATENCY` | `500ns`, `20us`, `1.5ms`, `1s` | delay of every packet |
+//! | `SOFTROCE_SEED` | number, `0x` for hexadecimal | seed of these faults: the same seed with the same packets gives the same faults |
 //! | `SOFTROCE_FAIL` | `verb:n:errno`, with commas | the n-th call of a verb fails, counted from 1: `ibv_reg_mr:2:ENOMEM` |
-//! | `SOFTROCE_EVENT` | `event@time`, with commas | raises an asynchronous event of the port or the device so long after opening: `IBV_EVENT_GID_CHANGE@50ms` |
-//! | `SOFTROCE_LINK` | `down@time` or `up@time`, with commas | takes the link down or up so long after opening |
+//! | `SOFTROCE_EVENT` | `event@time`, with commas | raises an asynchronous event of the port or the device at this time after opening: `IBV_EVENT_GID_CHANGE@50ms` |
+//! | `SOFTROCE_LINK` | `down@time` or `up@time`, with commas | takes the link down or up at this time after opening |
 //! | `SOFTROCE_PCAP` | file | writes every packet sent and received, for tcpdump, tshark, Wireshark |
 
 use std::env;

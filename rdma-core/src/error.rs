@@ -1,5 +1,6 @@
 //! Errors of verbs objects. Their messages name the cause and the remedy.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -148,10 +149,12 @@ pub enum Error {
         len: u64,
     },
 
-    /// Memory is in use by the device, or borrowed, in a way that excludes this access.
-    #[error("the memory is in use: {holder}; wait for the operation to complete")]
+    /// An object is in use in a way that excludes the operation.
+    #[error("{object} is in use by {holder}")]
     InUse {
-        /// The operation or borrow that uses the memory.
+        /// The object, for example `leased memory` or `queue pair 17 on device mlx5_0`.
+        object: Cow<'static, str>,
+        /// The user of the object.
         holder: &'static str,
     },
 
@@ -201,6 +204,13 @@ impl Error {
         Self::InvalidArgument {
             what,
             reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn in_use(object: impl Into<Cow<'static, str>>, holder: &'static str) -> Self {
+        Self::InUse {
+            object: object.into(),
+            holder,
         }
     }
 
@@ -499,6 +509,20 @@ mod tests {
         assert!(
             format!("{nested:?}").contains("vendor code 0x81"),
             "{nested:?}"
+        );
+    }
+
+    #[test]
+    fn what_is_in_use_is_named() {
+        let memory = Error::in_use("leased memory", "a request that binds it");
+        assert_eq!(
+            memory.to_string(),
+            "leased memory is in use by a request that binds it"
+        );
+        let queue_pair = Error::in_use("queue pair 0x11 of device rxe_0".to_owned(), "a queue");
+        assert_eq!(
+            queue_pair.to_string(),
+            "queue pair 0x11 of device rxe_0 is in use by a queue"
         );
     }
 

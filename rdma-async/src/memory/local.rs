@@ -63,6 +63,7 @@ impl LocalMr {
                 Err((
                     self,
                     VerbsError::InUse {
+                        object: "a local memory region".into(),
                         holder: "an operation in flight",
                     },
                 ))

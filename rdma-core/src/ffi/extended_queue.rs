@@ -220,9 +220,8 @@ impl Extension {
                     thread::yield_now();
                 }
                 Err(_) => {
-                    return Err(Error::InUse {
-                        holder: "a poll of this completion queue that has not ended",
-                    });
+                    let holder = "a poll of it that has not ended";
+                    return Err(Error::in_use("an extended completion queue", holder));
                 }
             }
         }

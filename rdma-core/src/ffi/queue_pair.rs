@@ -221,8 +221,8 @@ impl QueuePairHandle {
     /// [`Error::InUse`] if so.
     pub(crate) fn refuse_within_poll(&self) -> Result<()> {
         if self.is_polled_here() {
-            let holder = "a poll of the queue pair's completions that has not ended";
-            return Err(Error::InUse { holder });
+            let holder = "a poll of its completions that has not ended";
+            return Err(Error::in_use(self.describe(), holder));
         }
         Ok(())
     }

@@ -59,10 +59,10 @@ impl Buffer {
     /// device's error.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn detach(self) -> Result<DetachedMemory, (Self, Error)> {
-        let held = |holder| Error::InUse { holder };
+        let held = |holder| Error::in_use("a buffer", holder);
         let region = match self.into_span().into_region() {
             Ok(region) => region,
-            Err(span) => return Err((Self::new(span), held("another part of the buffer"))),
+            Err(span) => return Err((Self::new(span), held("another part of it"))),
         };
         if Arc::strong_count(region.memory()) > 1 {
             let error = held("a registration that could not be ended");
@@ -109,8 +109,8 @@ impl FrozenBuffer {
                 .into_owner()
                 .map_err(|(buffer, error)| (buffer.freeze().with_range(range), error)),
             Err(frozen) => {
-                let holder = "a clone of the frozen buffer";
-                Err((frozen, Error::InUse { holder }))
+                let error = Error::in_use("a frozen buffer", "a clone or part of it");
+                Err((frozen, error))
             }
         }
     }

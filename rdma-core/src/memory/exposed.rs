@@ -198,9 +198,7 @@ impl ExposedMemory {
             },
             Err(exposed) => Err((
                 whole(exposed),
-                Error::InUse {
-                    holder: "a clone of the exposed memory",
-                },
+                Error::in_use("exposed memory", "a clone or part of it"),
             )),
         }
     }

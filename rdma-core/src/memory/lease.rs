@@ -76,6 +76,9 @@ pub struct WindowLease {
     lease: Arc<Lease>,
 }
 
+/// The name of a lease in errors.
+const LEASED: &str = "leased memory";
+
 /// What peers can reach through a window: see [`WindowLease::state`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -273,20 +276,22 @@ impl WindowLease {
         let holder = "a request that binds or unbinds it";
         match self.lease.revoke() {
             Ok(span) => Ok(Buffer::new(span)),
-            Err((lease, error)) => Err((Self { lease }, error.unwrap_or(Error::InUse { holder }))),
+            Err((lease, error)) => {
+                let error = error.unwrap_or_else(|| Error::in_use(LEASED, holder));
+                Err((Self { lease }, error))
+            }
         }
     }
 
     #[cold]
     fn in_use(&self) -> Error {
-        Error::InUse {
-            holder: match self.lease.phase() {
-                Phase::Free => "nobody: the window is not bound",
-                Phase::Binding => "a request that binds the window",
-                Phase::Bound => "peers, to whom the window grants it",
-                Phase::Ending => "a request that ends the window's binding",
-                Phase::Unknown => "a window whose requests failed",
-            },
-        }
+        let holder = match self.lease.phase() {
+            Phase::Free => "nobody: the window is not bound",
+            Phase::Binding => "a request that binds the window",
+            Phase::Bound => "peers, to whom the window grants it",
+            Phase::Ending => "a request that ends the window's binding",
+            Phase::Unknown => "a window whose requests failed",
+        };
+        Error::in_use(LEASED, holder)
     }
 }

@@ -119,8 +119,8 @@ impl Buffer {
         let mut region = match self.into_span().into_region() {
             Ok(region) => region,
             Err(span) => {
-                let holder = "another part of the buffer";
-                return Err(unchanged(Self::new(span), Error::InUse { holder }));
+                let error = Error::in_use("a buffer", "another part of it");
+                return Err(unchanged(Self::new(span), error));
             }
         };
         match region.reregister(&changes) {

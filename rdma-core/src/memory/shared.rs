@@ -54,9 +54,7 @@ impl SharedBuffer {
         let range = resolve(range, self.len())?;
         match self.shared.claim_read() {
             Some(reading) => Ok(ReadClaim { reading, range }),
-            None => Err(Error::InUse {
-                holder: "something that writes to it",
-            }),
+            None => Err(written()),
         }
     }
 
@@ -71,9 +69,7 @@ impl SharedBuffer {
         let range = resolve(range, self.len())?;
         match self.shared.claim_write() {
             Some(writing) => Ok(WriteClaim { writing, range }),
-            None => Err(Error::InUse {
-                holder: "something that reads or writes it",
-            }),
+            None => Err(claimed()),
         }
     }
 
@@ -86,9 +82,7 @@ impl SharedBuffer {
     /// [`Error::InUse`] while it is claimed for writing.
     #[inline]
     pub fn bytes(&self) -> Result<&[u8]> {
-        self.shared.bytes().ok_or(Error::InUse {
-            holder: "something that writes to it",
-        })
+        self.shared.bytes().ok_or_else(written)
     }
 
     /// The bytes for writing, if nobody has a claim.
@@ -99,9 +93,7 @@ impl SharedBuffer {
     #[inline]
     pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
         let Self { shared } = self;
-        Shared::bytes_mut(shared).ok_or(Error::InUse {
-            holder: "something that reads or writes it",
-        })
+        Shared::bytes_mut(shared).ok_or_else(claimed)
     }
 
     /// Makes it a claim for writing to a range, without an owner beside it; from there
@@ -280,4 +272,16 @@ impl sealed::Contiguous for Span {
     fn is_mapped(&self) -> bool {
         self.region().is_mapped()
     }
+}
+
+/// The error of a claim for reading.
+#[cold]
+fn written() -> Error {
+    Error::in_use("a shared buffer", "a claim for writing")
+}
+
+/// The error of a claim for writing.
+#[cold]
+fn claimed() -> Error {
+    Error::in_use("a shared buffer", "a claim for reading or writing")
 }

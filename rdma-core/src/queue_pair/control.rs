@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::parts::Parts;
 use super::{
     Arrival, DataOrder, EnhancedEstablishment, ManualQueuePair, Modification, QueuePair,
     QueuePairAttributes, QueuePairState,
@@ -176,7 +175,10 @@ impl QueuePair {
     pub fn reset(self) -> Result<ManualQueuePair, (Self, Error)> {
         let parts = match Arc::try_unwrap(self.parts) {
             Ok(parts) => parts,
-            Err(parts) => return Err((Self { parts }, Parts::in_use())),
+            Err(parts) => {
+                let error = parts.in_use();
+                return Err((Self { parts }, error));
+            }
         };
         match parts.reset(&Modification::to(QueuePairState::Reset)) {
             Ok(()) => Ok(ManualQueuePair::renewed(parts)),

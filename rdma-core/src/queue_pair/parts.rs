@@ -40,14 +40,13 @@ impl Parts {
     /// Moves it to RESET by this change, if this is all that there is of it.
     pub(super) fn reset(&self, change: &Modification) -> Result<()> {
         if Arc::strong_count(&self.handle) > 1 {
-            return Err(Self::in_use());
+            return Err(self.in_use());
         }
         self.handle.reset(change)
     }
 
-    pub(super) fn in_use() -> Error {
-        let holder = "a queue, or another handle, of the queue pair";
-        Error::InUse { holder }
+    pub(super) fn in_use(&self) -> Error {
+        Error::in_use(self.handle.describe(), "a queue, or another handle, of it")
     }
 
     /// RESET to INIT.

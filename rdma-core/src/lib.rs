@@ -145,7 +145,7 @@ pub use memory::{
     StableMemory, StableMemoryMut, UnmappedRegion, VolatileSlice, WindowLease, WindowType,
     WriteClaim, fork_init, fork_status,
 };
-pub use memory::{AtomicResult, BorrowedMemory};
+pub use memory::{AtomicResult, BorrowedMemory, Tagged};
 pub use protection_domain::{ProtectionDomain, ThreadDomain};
 pub use queue_pair::{
     AlternatePath, Arrival, AttributeMask, ConcurrentReceiveQueue, ConcurrentSendQueue,

@@ -134,6 +134,40 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         }
     }
 
+    /// Posts what was added, as [`Self::post`] does, and keeps the batch for more requests.
+    ///
+    /// Completions are given to the queue when the batch is gone, so a program that posts many
+    /// batches before that leaves them room in the queue.
+    ///
+    /// ```
+    /// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
+    /// # let context = Context::open_default()?;
+    /// # let domain = context.protection_domain()?;
+    /// # let prepared = domain.queue_pair().build()?;
+    /// # let endpoint = prepared.endpoint();
+    /// # let queue_pair = prepared.connect(&endpoint, &ConnectOptions::default())?;
+    /// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE).map_err(|(_, error)| error)?;
+    /// let mut sends = queue_pair.send_queue();
+    /// let mut batch = sends.batch();
+    /// for _ in 0..3 {
+    ///     for _ in 0..4 {
+    ///         batch.push(SendRequest::write(domain.allocate(8)?, peer.remote()))?;
+    ///     }
+    ///     assert_eq!(batch.post_and_keep()?, 4);
+    /// }
+    /// # Ok::<(), rdma_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::post`]; the requests that were not posted stay in the batch.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "ibv_wr_complete")]
+    #[inline]
+    pub fn post_and_keep(&mut self) -> Result<usize, BatchError> {
+        kept(self.staging.post())
+    }
+
     /// Takes the memory of the requests that were not posted back, in their order. Those whose data
     /// was to be copied have none.
     pub fn take_back(&mut self) -> Unposted<'_, T> {
@@ -209,6 +243,18 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
         }
     }
 
+    /// Posts what was added, and keeps the batch for more receives, as
+    /// [`SendBatch::post_and_keep`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`SendBatch::post_and_keep`].
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub fn post_and_keep(&mut self) -> Result<usize, BatchError> {
+        kept(self.staging.post())
+    }
+
     /// Takes the memory of the receives that were not posted back, in their order.
     pub fn take_back(&mut self) -> Unposted<'_, T> {
         Unposted(self.staging.end())
@@ -241,4 +287,15 @@ impl<T: Send + 'static> Drop for Unposted<'_, T> {
     fn drop(&mut self) {
         while self.next().is_some() {}
     }
+}
+
+/// The outcome of a batch that is still there.
+#[inline]
+pub(super) fn kept((posted, result): (usize, Result<(), Error>)) -> Result<usize, BatchError> {
+    let refused = |error| BatchError {
+        posted,
+        error,
+        rest: (),
+    };
+    result.map_or_else(|error| Err(refused(error)), |()| Ok(posted))
 }

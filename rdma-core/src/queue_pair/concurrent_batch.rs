@@ -2,8 +2,8 @@
 
 use ibverbs_sys::{ibv_recv_wr, ibv_send_wr};
 
+use super::batch::kept;
 use super::{BatchError, PostError, ReservedSlot, SendRequest};
-use crate::error::Error;
 use crate::ffi::{Slots, SlotsStaging};
 use crate::memory::{Gather, Scatter};
 
@@ -68,7 +68,7 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_wr_complete")]
     pub fn post(&mut self) -> Result<usize, BatchError> {
-        outcome(self.staging.post())
+        kept(self.staging.post())
     }
 
     /// Takes the memory of the requests that were not posted back, in their order; their slots are
@@ -126,20 +126,11 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
     /// As [`SendBatch::post`](super::SendBatch::post).
     #[doc(alias = "ibv_post_recv")]
     pub fn post(&mut self) -> Result<usize, BatchError> {
-        outcome(self.staging.post())
+        kept(self.staging.post())
     }
 
     /// Takes the memory of the receives that were not posted back, in their order.
     pub fn take_back(&mut self) -> impl Iterator<Item = T> {
         self.staging.end()
     }
-}
-
-fn outcome((posted, result): (usize, Result<(), Error>)) -> Result<usize, BatchError> {
-    let refused = |error| BatchError {
-        posted,
-        error,
-        rest: (),
-    };
-    result.map_or_else(|error| Err(refused(error)), |()| Ok(posted))
 }

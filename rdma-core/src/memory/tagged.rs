@@ -1,0 +1,64 @@
+//! Memory that travels with a value of the program.
+
+use super::gather::{Elements, Gather, Scatter, sealed};
+use crate::error::Result;
+
+/// Memory of a request together with a value of the program, which the device does not see: the
+/// completion brings back both.
+///
+/// The value can be whatever finds the request's meaning again: a number, a waker, a sender of a
+/// channel, an `Arc` of a connection. No table from ids to such values is needed beside the queue.
+/// What `T` of a queue is, `Tagged<T, V>` can be as well, for sends and for receives.
+///
+/// ```
+/// use rdma_core::{Buffer, Tagged};
+/// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest, WorkCompletion};
+/// # let context = Context::open_default()?;
+/// # let domain = context.protection_domain()?;
+/// # let prepared = domain.queue_pair().build()?;
+/// # let endpoint = prepared.endpoint();
+/// # let queue_pair = prepared.connect(&endpoint, &ConnectOptions::default())?;
+/// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE).map_err(|(_, error)| error)?;
+/// # let timeout = std::time::Duration::from_secs(5);
+/// let mut sends = queue_pair.send_queue::<Tagged<Buffer, &'static str>>();
+/// let write = Tagged::new(domain.allocate(8)?, "the header");
+/// sends.post(SendRequest::write(write, peer.remote()))?;
+/// let mut room = [WorkCompletion::default()];
+/// for completion in queue_pair.send_completions().wait(&mut room, timeout)? {
+///     for Tagged { memory, value } in sends.complete(completion) {
+///         println!("{value}, {} bytes: {:?}", memory.len(), completion.status());
+///     }
+/// }
+/// # Ok::<(), rdma_core::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(alias = "wr_id")]
+pub struct Tagged<M, V> {
+    /// The memory that the device reads or writes.
+    pub memory: M,
+    /// The program's value.
+    pub value: V,
+}
+
+impl<M, V> Tagged<M, V> {
+    /// Puts memory and value together.
+    pub fn new(memory: M, value: V) -> Self {
+        Self { memory, value }
+    }
+}
+
+impl<M: sealed::Sealed, V> sealed::Sealed for Tagged<M, V> {}
+
+impl<M: Gather, V: Send> Gather for Tagged<M, V> {
+    #[inline]
+    fn gather(&self, elements: &mut Elements<'_>) {
+        self.memory.gather(elements);
+    }
+}
+
+impl<M: Scatter, V: Send> Scatter for Tagged<M, V> {
+    #[inline]
+    fn scatter(&self, elements: &mut Elements<'_>) -> Result<()> {
+        self.memory.scatter(elements)
+    }
+}

@@ -16,6 +16,7 @@ const SERVER_LIMIT: Duration = Duration::from_secs(30);
 
 /// The commands that this test runs. One that ends with `&` runs beside the next, its client.
 const RUN: &[&str] = &[
+    "cargo xtask soak --list",
     "cargo xtask softroce-setup --check",
     "cargo xtask on softroce -- ibv_devinfo -v",
     "cargo xtask on softroce -- ib_send_lat &",
@@ -45,6 +46,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo xtask bench --device softroce", "takes an hour"),
     ("cargo xtask bench --device softroce --only G8", MINUTES),
     ("cargo xtask callgrind", MINUTES),
+    ("cargo xtask soak --minutes 60", "takes an hour"),
     ("cargo xtask softroce-setup", ROOT),
     (
         "sudo apt-get install libibverbs-dev librdmacm-dev pkg-config kmod iproute2 ibverbs-providers ibverbs-utils rdmacm-utils",

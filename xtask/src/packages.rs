@@ -154,17 +154,19 @@ fn install_missing(shell: &Shell, group: &Group, missing: &[&str]) -> anyhow::Re
             install_line(missing)
         );
     };
-    if apt_install(shell, privilege, missing).is_err() {
-        // The lists are absent on a fresh machine and outdated on an old one.
-        privilege.run(shell, &["apt-get", "-qq", "update"])?;
-        apt_install(shell, privilege, missing).with_context(|| {
-            format!(
-                "to {purpose}: apt-get could not install {}",
-                missing.join(" ")
-            )
-        })?;
+    if apt_install(shell, privilege, missing).is_ok() {
+        return Ok(());
     }
-    Ok(())
+    // The lists are absent on a fresh machine and outdated on an old one.
+    let updated = privilege.run(shell, &["apt-get", "-qq", "update"]);
+    let installed = updated.and_then(|()| apt_install(shell, privilege, missing));
+    installed.with_context(|| {
+        format!(
+            "to {purpose}, packages are missing, and apt-get could not install them. See why with\n    \
+             {}\nand run this command again",
+            install_line(missing)
+        )
+    })
 }
 
 /// The line that installs `names`.

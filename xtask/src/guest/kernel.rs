@@ -155,6 +155,7 @@ fn download(shell: &Shell, into: &Path) -> anyhow::Result<PathBuf> {
             known.with_context(|| format!("apt knows no package {META_PACKAGE}"))?
         }
     };
+    eprintln!("to download: {name} (the guest's kernel, which is not installed on this machine)");
     let directory = shell.push_dir(into);
     let fetched = chatter(cmd!(shell, "apt-get -qq download {name}"));
     if fetched.is_err() {

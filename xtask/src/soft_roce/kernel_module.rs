@@ -62,6 +62,7 @@ pub(crate) fn install_extra(shell: &Shell) -> anyhow::Result<()> {
             packages::install_line(&[&package])
         );
     };
+    eprintln!("to install: {package} (for the kernel module {NAME})");
     privilege.run(shell, &["apt-get", "install", "--yes", &package])
 }
 

@@ -1,6 +1,6 @@
-//! What `cargo xtask test --quick` leaves out: every device but softroce, every program or test that takes
-//! longer than ten seconds by itself or minutes beside other work, and most repetitions of tests that
-//! repeat themselves with other random numbers.
+//! What `cargo xtask test --quick` leaves out: every device but softroce, every program or test that
+//! takes longer than ten seconds by itself or minutes beside other work, and most repetitions of
+//! tests that repeat themselves with other random numbers.
 
 use std::ffi::OsString;
 

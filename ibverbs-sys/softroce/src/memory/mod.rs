@@ -36,6 +36,7 @@ pub(crate) use piece::Piece;
 pub use region::{RegionAttributes, RegionChange};
 pub(crate) use registry::Regions;
 pub use registry::Registry;
+pub(crate) use segment::file_size_limit;
 pub use span::Span;
 pub use view::View;
 pub use window::WindowKind;

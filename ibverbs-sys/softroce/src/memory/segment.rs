@@ -138,8 +138,9 @@ pub(super) fn page_size() -> usize {
     usize::try_from(size).expect("the system has pages")
 }
 
-/// How large a file may be that this process makes larger; one that tries more is sent a signal.
-pub(super) fn file_size_limit() -> u64 {
+/// Returns the largest size in bytes that this process may give a file (`RLIMIT_FSIZE`). A process that
+/// asks for more is sent the signal SIGXFSZ, which ends it unless it has a handler.
+pub(crate) fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,

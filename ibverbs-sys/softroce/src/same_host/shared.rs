@@ -60,9 +60,15 @@ unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
 
-/// Makes a file in memory of this length, which it keeps, and maps it for writing. Where `keeps`, nobody
-/// else can map it for that.
+/// Makes a file in memory with a fixed length in bytes, and maps it for writing. With `keeps`, no other
+/// process can map the file for writing.
+///
+/// Fails with `EFBIG` above the process's limit on the size of files, instead of the signal that ends the
+/// process.
 pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(OwnedFd, Map)> {
+    if length as u64 > crate::memory::file_size_limit() {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Kernels before 6.3 do not know that it is no program; newer ones may want to be told.
     let file = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)

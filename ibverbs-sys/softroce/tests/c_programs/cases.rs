@@ -92,6 +92,8 @@ const PINGPONGS: &[&str] = &[
     "ibv_srq_pingpong -g 0 -c",
     "ibv_srq_pingpong -g 0 -c -e -q 4",
     "ibv_xsrq_pingpong -g 0",
+    // With files of a mebibyte at most there is no memory to share, and packets go.
+    "prlimit --fsize=1048576 ibv_rc_pingpong -g 0 -c",
 ];
 
 /// Of `perftest`, what goes through shared memory otherwise, and by packets here.

@@ -23,9 +23,10 @@ use crate::memory::{
 ///
 /// The runtime that it was made on serves it; on any other it can be used, and it ends with its own.
 ///
-/// Dropping a connection loses no message that was sent or posted: the connection is kept in the
-/// background, for at most a second, until the peer's device has acknowledged all of them and the peer
-/// has closed its end. Dropping the runtime waits for these acknowledgements, for at most a second too.
+/// A connection that is dropped is kept in the background, for at most a second while its runtime runs,
+/// until the peer's device has acknowledged all messages that were sent or posted, and the peer has
+/// closed its end. Messages that the peer has not acknowledged by then are lost. Dropping the runtime
+/// waits for these acknowledgements, for at most a second for each connection.
 ///
 /// The first operation that fails ends the connection, as a queue pair does, and so does the peer's
 /// going away; what is outstanding and what is started afterwards fails with the cause.

@@ -4,23 +4,21 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdma_core::CompletionChannel;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 use super::Connection;
 use crate::error::{Error, Result};
 
-/// How long operations in flight may take after the peer has closed the connection: their completions
-/// may be on the way, and say why the peer closed it.
-const GRACE: Duration = Duration::from_millis(100);
-
-/// How long a connection that was dropped is kept for the messages that the peer does not have yet.
+/// How long a connection that was dropped is kept for the messages that the peer does not have yet, and
+/// how long operations in flight may take after the peer has closed the connection: the peer keeps its
+/// queue pair for them.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Serves a connection until it is dropped and the peer has the last messages.
@@ -42,15 +40,18 @@ pub(crate) struct Driver {
 struct Lingering {
     connection: Arc<Connection>,
     latest: Instant,
-    /// Whether the peer was told that nothing follows.
-    has_said_so: bool,
+    /// Whether this end has shut down its side of the TCP connection.
+    has_shut_down: bool,
 }
 
-/// Why the connection is about to end, and when that is at the latest.
+/// A connection that the peer has closed, with operations of this end in flight.
 #[derive(Debug)]
 struct PeerGone {
     reason: String,
+    /// The end of the connection at the latest.
     latest: Instant,
+    /// Stays open until the operations have ended: the peer keeps its queue pair as long.
+    _control: Option<TcpStream>,
 }
 
 impl Driver {
@@ -89,7 +90,7 @@ impl Driver {
             // The peer's messages from before it closed are here by now: it waited for their
             // acknowledgements.
             catch_up(&connection, self.channel.get_ref()).await?;
-            if let Some(PeerGone { reason, latest }) = &peer_gone
+            if let Some(PeerGone { reason, latest, .. }) = &peer_gone
                 && (!connection.awaits_completions() || Instant::now() >= *latest)
             {
                 connection.fail(Error::disconnected(reason.as_str()));
@@ -113,9 +114,11 @@ impl Driver {
                     .map_err(|source| Error::tcp("waiting for", "completions", source))?
                     .clear_ready(),
                 reason = end_of(self.control.as_mut()) => {
-                    self.control = None;
-                    let latest = Instant::now() + GRACE;
-                    peer_gone = Some(PeerGone { reason, latest });
+                    peer_gone = Some(PeerGone {
+                        reason,
+                        latest: Instant::now() + LINGER,
+                        _control: self.control.take(),
+                    });
                 }
                 () = self.has_failed.notified() => {}
                 dropped = &mut self.dropped, if self.lingering.is_none() => match dropped {
@@ -132,7 +135,7 @@ impl Driver {
         self.lingering = Some(Lingering {
             connection,
             latest: Instant::now() + LINGER,
-            has_said_so: false,
+            has_shut_down: false,
         });
     }
 
@@ -147,10 +150,10 @@ impl Driver {
         };
         if let Some(control) = &mut self.control
             && lingering.connection.is_settled()
-            && !lingering.has_said_so
+            && !lingering.has_shut_down
         {
-            lingering.has_said_so = true;
-            // If this fails the peer is gone, which the end of the stream tells too.
+            lingering.has_shut_down = true;
+            // A failure means that the peer is gone, which the end of the stream says too.
             let _ = control.shutdown().await;
         }
         lingering.connection.failure().is_some() || Instant::now() >= lingering.latest
@@ -193,9 +196,10 @@ impl Drop for Driver {
         let handed_over = self.dropped.try_recv().ok();
         if let Some(connection) = handed_over.or_else(|| self.connection.upgrade()) {
             self.settle(&connection);
-            connection.fail(Error::disconnected(
-                "the runtime that it was made on has ended",
-            ));
+            connection.fail(Error::disconnected(match self.lingering {
+                Some(_) => "it was dropped",
+                None => "the runtime that it was made on has ended",
+            }));
             connection.forsake();
         }
     }
@@ -234,7 +238,7 @@ async fn end_of(control: Option<&mut TcpStream>) -> String {
 
 async fn until(time: Option<Instant>) {
     match time {
-        Some(time) => sleep_until(time).await,
+        Some(time) => sleep_until(time.into()).await,
         None => std::future::pending().await,
     }
 }

@@ -197,14 +197,14 @@ impl Connection {
         }
     }
 
-    /// Posts a message in a reserved slot; nobody waits for it.
+    /// Posts a message in a reserved slot; nobody waits for it. The caller fails the connection if this
+    /// fails.
     pub(super) fn post_unattended(&self, slot: ReservedSlot<'_>, kind: Kind) -> Result<()> {
         let header = self.framed(kind)?;
-        let operation = self.operation(slot.index());
-        operation.begin_unattended();
+        self.operation(slot.index()).begin_unattended();
         let request = message(kind, (Some(header), None), None);
         self.sends.post(slot, request).map_err(|refused| {
-            operation.withdraw();
+            self.recycle(refused.memory);
             refused.error.into()
         })
     }
@@ -267,9 +267,11 @@ impl Connection {
             id: *id,
             read: outcome.is_ok(),
         };
-        // The peer waits for this. With it the device has all that the message takes, whatever becomes of
-        // this end. If the connection has failed, the peer is told otherwise, and the message is still good.
-        let _ = self.post_control_frame(kind).await;
+        // The sender waits for this. Once it is posted the device delivers it, whatever becomes of this end.
+        // Where the connection has failed, the sender sees that, and the message here is still valid.
+        if let Err(error) = self.post_control_frame(kind).await {
+            self.fail(error);
+        }
         match deferred.message.take() {
             Some(Incoming::Fetched {
                 outcome, immediate, ..

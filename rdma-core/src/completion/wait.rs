@@ -12,7 +12,7 @@ impl CompletionQueue {
     /// The thread polls for a short time, and then sleeps: until the queue's announcement, if the queue
     /// has a channel and is the only one on that channel, else for 100 microseconds at a time.
     /// Announcements of the queue that are on the channel are taken from it, and one may be left
-    /// there.
+    /// there. So no other thread should sleep until the channel is readable while this waits.
     ///
     /// ```
     /// use std::time::Duration;

@@ -58,7 +58,8 @@ impl RegionHandle {
         }
         if changes.access.is_some() {
             flags |= Change::IBV_REREG_MR_CHANGE_ACCESS;
-            wanted = access.bits().cast_signed();
+            // The address of the region was given to the device; the flag was not.
+            wanted = (access - AccessFlags::ZERO_BASED).bits().cast_signed();
         }
         // libibverbs does not set `errno` where the driver has no such operation.
         clear_errno();

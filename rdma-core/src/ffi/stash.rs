@@ -153,7 +153,7 @@ impl Drop for Sorting<'_> {
     }
 }
 
-/// That completions go to an inbox, until this is dropped.
+/// The registration of an inbox with a stash; dropping it ends the registration.
 #[derive(Debug)]
 pub(super) struct Diversion<'a, T> {
     stash: &'a Stash<T>,

@@ -7,7 +7,8 @@ use crate::error::Result;
 /// completion brings back both.
 ///
 /// The value can be whatever finds the request's meaning again: a number, a waker, a sender of a
-/// channel, an `Arc` of a connection. No table from ids to such values is needed beside the queue.
+/// channel, a `Weak` of a connection. (An `Arc` of the object that owns the queue keeps that object
+/// alive until the request completes.) No table from ids to such values is needed beside the queue.
 /// What `T` of a queue is, `Tagged<T, V>` can be as well, for sends and for receives.
 ///
 /// ```

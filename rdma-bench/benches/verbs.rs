@@ -1,7 +1,7 @@
 //! Every test of rdma-core beside perftest's.
 //!
-//! `cargo xtask bench` runs it, and brings the device and perftest. `cargo bench` runs it for
-//! `-- --full` or `-- --quick` only.
+//! `cargo xtask bench` runs it, and brings the device and perftest. By itself it is
+//! `cargo bench -p rdma-bench --bench verbs -- --full`.
 
 #![forbid(unsafe_code)]
 
@@ -10,11 +10,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use rdma_bench::Layer;
-use rdma_bench::compare::{
-    Case, Effort, Goals, Network, Perftest, Program, compare, heading, line,
-};
+use rdma_bench::compare::{Case, Effort, Goal, Network, Perftest, Program, compare, heading, line};
+use rdma_bench::limits::Verdict;
 use rdma_bench::machine::Machine;
 use rdma_core::Context;
 use serde_json::Value;
@@ -37,31 +36,9 @@ struct Options {
     /// Only the sizes with a goal.
     #[arg(long)]
     judged: bool,
-    /// How near to perftest's the figures must be.
-    #[arg(long, value_enum, default_value = "wide")]
-    goals: GoalsName,
     /// What cargo passes.
     #[arg(long, hide = true)]
     bench: bool,
-}
-
-/// [`Goals`] by name.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum GoalsName {
-    /// Latency at most 1.10 times, bandwidth at least 0.90 times, at four sizes.
-    Wide,
-    /// At 8 bytes latency at most 1.03 and rate at least 0.97 times, at 64 KiB bandwidth at least
-    /// 0.98 times, by seven pairs or more.
-    Close,
-}
-
-impl From<GoalsName> for Goals {
-    fn from(name: GoalsName) -> Self {
-        match name {
-            GoalsName::Wide => Self::Wide,
-            GoalsName::Close => Self::Close,
-        }
-    }
 }
 
 fn main() -> ExitCode {
@@ -84,7 +61,6 @@ fn main() -> ExitCode {
 struct Bench<'o> {
     options: &'o Options,
     effort: Effort,
-    goals: Goals,
     network: Network,
     machine: Machine,
     perftest: Result<Perftest, &'static str>,
@@ -111,7 +87,6 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         } else {
             Effort::Quick
         },
-        goals: options.goals.into(),
         network,
         machine: Machine::look(),
         perftest,
@@ -121,7 +96,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     if let Some(directory) = &options.json {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
-    let cases = bench.wanted(Case::all(bench.effort, bench.goals));
+    let cases = bench.wanted(Case::all(bench.effort));
     if cases.is_empty() {
         bail!("no test has {:?} in its name", options.only);
     }
@@ -147,7 +122,7 @@ impl Bench<'_> {
         let wanted = |case: &Case| {
             let named = |text: &String| case.to_string().contains(text);
             self.options.only.as_ref().is_none_or(named)
-                && (!self.options.judged || self.goals.of(case).is_some())
+                && (!self.options.judged || Goal::of(case).is_some())
         };
         cases.into_iter().filter(wanted).collect()
     }
@@ -157,16 +132,12 @@ impl Bench<'_> {
         let ours = Program::Ours(self.program.clone(), Layer::Core);
         let peer = self.perftest.as_ref().ok().map(|_| Program::Perftest);
         for case in cases {
-            match compare(
-                case,
-                &self.network,
-                (&ours, peer.as_ref()),
-                (self.effort, self.goals),
-            ) {
+            match compare(case, &self.network, (&ours, peer.as_ref()), self.effort) {
                 Ok(comparison) => {
                     println!("{}", line(&comparison));
-                    tally.judged += usize::from(comparison.is_met().is_some());
-                    tally.missed += usize::from(comparison.is_met() == Some(false));
+                    let verdict = comparison.verdict();
+                    tally.judged += usize::from(verdict.is_some());
+                    tally.missed += usize::from(verdict == Some(Verdict::Missed));
                     let perftest = self.perftest.as_ref().ok();
                     let document = comparison.document(&self.network, &self.machine, perftest);
                     self.write(&format!("core_{case}"), &document)?;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::{Goals, Network};
+use super::{Goal, Network};
 use crate::machine::Machine;
 use crate::settings::Settings;
 use crate::test::{Metric, Test, Verb};
@@ -19,31 +19,24 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// The fewest pairs of runs for each case.
-    pub fn pairs(self, goals: Goals) -> usize {
+    /// Returns the numbers of pairs after which the verdict is formed: the first that is *met* or
+    /// *missed* ends the measurement, and so does the last.
+    pub(super) fn looks(self) -> &'static [usize] {
         match self {
-            Self::Quick => 3,
-            Self::Full => goals.pairs(),
+            Self::Quick => &[3],
+            Self::Full => &[7, 11, 15],
         }
     }
 
-    /// The most, while the ratios of the pairs differ.
-    pub fn most_pairs(self, goals: Goals) -> usize {
+    fn sizes(self) -> Vec<usize> {
         match self {
-            Self::Quick => 3,
-            Self::Full => goals.most_pairs(),
-        }
-    }
-
-    fn sizes(self, goals: Goals) -> Vec<usize> {
-        match self {
-            Self::Quick => goals.sizes().to_vec(),
+            Self::Quick => Goal::SIZES.to_vec(),
             Self::Full => (1..=20).map(|exponent| 1 << exponent).collect(),
         }
     }
 
-    /// How many messages of this size to measure.
-    fn iterations(self, goals: Goals, metric: Metric, size: usize) -> usize {
+    /// Returns how many messages of this size to measure.
+    fn iterations(self, metric: Metric, size: usize) -> usize {
         let most = match metric {
             Metric::Latency => 1000,
             Metric::Bandwidth => 4000,
@@ -52,7 +45,7 @@ impl Effort {
         let quick = ((24 << 20) / (size + 4096)).clamp(20, most);
         match self {
             Self::Quick => quick,
-            Self::Full => quick * goals.factor(metric),
+            Self::Full => quick * 4,
         }
     }
 }
@@ -69,20 +62,20 @@ pub struct Case {
 }
 
 impl Case {
-    /// Every case.
-    pub fn all(effort: Effort, goals: Goals) -> Vec<Self> {
+    /// Returns every case.
+    pub fn all(effort: Effort) -> Vec<Self> {
         let mut cases = Vec::new();
         for verb in [Verb::Send, Verb::Write, Verb::Read, Verb::FetchAndAdd] {
             for metric in [Metric::Latency, Metric::Bandwidth] {
                 let sizes = if verb.is_atomic() {
                     vec![8]
                 } else {
-                    effort.sizes(goals)
+                    effort.sizes()
                 };
                 cases.extend(sizes.into_iter().map(|size| Self {
                     test: Test { verb, metric },
                     size,
-                    iterations: effort.iterations(goals, metric, size),
+                    iterations: effort.iterations(metric, size),
                 }));
             }
         }
@@ -137,16 +130,12 @@ mod tests {
 
     #[test]
     fn the_quick_cases_are_the_judged_ones() {
-        let goals = Goals::Wide;
-        let judged = |case: &&Case| goals.of(case).is_some();
-        let quick = Case::all(Effort::Quick, goals);
+        let judged = |case: &&Case| Goal::of(case).is_some();
+        let quick = Case::all(Effort::Quick);
         assert_eq!(quick.iter().filter(judged).count(), quick.len());
         assert_eq!(quick.len(), 26);
         assert!(quick.iter().all(|case| case.iterations >= 20));
-        let full = Case::all(Effort::Full, goals);
+        let full = Case::all(Effort::Full);
         assert_eq!(full.iter().filter(judged).count(), 26);
-        let full = Case::all(Effort::Full, Goals::Close);
-        let judged = |case: &&Case| Goals::Close.of(case).is_some();
-        assert_eq!(full.iter().filter(judged).count(), 3 + 3 + 3 + 2);
     }
 }

@@ -16,7 +16,7 @@ mod table;
 
 pub use case::{Case, Effort};
 pub use device::{Network, Perftest, softroce_is_preloaded};
-pub use goals::{Goal, Goals};
+pub use goals::Goal;
 pub use outcome::{Comparison, Pair};
 pub use program::Program;
 pub use run::compare;

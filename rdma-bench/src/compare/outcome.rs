@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Case, Goal, Goals, Network, Perftest};
+use super::{Case, Goal, Network, Perftest};
+use crate::limits::{self, Interval, Verdict};
 use crate::machine::Machine;
 use crate::statistics::median;
 
@@ -38,7 +39,7 @@ pub struct Comparison {
 
 impl Comparison {
     /// The form of the document; another number when its meaning changes.
-    pub const SCHEMA: &'static str = "rdma-bench/comparison/1";
+    pub const SCHEMA: &'static str = "rdma-bench/comparison/2";
 
     /// The median of what this program measured.
     pub fn ours(&self) -> f64 {
@@ -58,24 +59,18 @@ impl Comparison {
         Some((middle(ratios())?, least, most))
     }
 
-    /// Whether the goal is met; none where there is no goal or nothing to compare with.
-    pub fn is_met(&self) -> Option<bool> {
-        let (ratio, ..) = self.ratio()?;
-        self.goal.map(|goal| goal.is_met(ratio))
+    /// Returns the 95 % interval of the median of the ratios; `None` for too few pairs.
+    pub fn interval(&self) -> Option<Interval> {
+        Interval::of(self.pairs.iter().filter_map(Pair::ratio))
     }
 
-    /// Whether more pairs would say nothing else: the middle ones agree.
-    pub(super) fn is_settled(&self, goals: Goals) -> bool {
-        let mut ratios: Vec<f64> = self.pairs.iter().filter_map(Pair::ratio).collect();
-        ratios.sort_unstable_by(f64::total_cmp);
-        let quarter = ratios.len() / 4;
-        match (ratios.get(quarter), ratios.iter().nth_back(quarter)) {
-            (Some(low), Some(high)) => high / low < goals.spread(),
-            _ => true,
-        }
+    /// Returns the verdict on the goal; `None` without a goal, without perftest, and for too few pairs.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let goal = limits::Goal::Ratio(self.goal?);
+        Some(goal.verdict(&self.interval()?))
     }
 
-    /// It as a document.
+    /// Returns the comparison as a document.
     pub fn document(
         &self,
         network: &Network,
@@ -94,7 +89,8 @@ impl Comparison {
                 "ratio_min": ratio.map(|(_, least, _)| least),
                 "ratio_max": ratio.map(|(.., most)| most),
                 "goal": self.goal,
-                "goal_met": self.is_met(),
+                "interval": self.interval(),
+                "verdict": self.verdict(),
             },
         });
         case.document(Self::SCHEMA, network, machine, findings)
@@ -128,34 +124,30 @@ pub(super) mod tests {
         };
         Comparison {
             case,
-            goal: Goals::Wide.of(&case),
+            goal: Goal::of(&case),
             pairs: pairs.iter().map(pair).collect(),
         }
     }
 
     #[test]
-    fn the_median_of_the_ratios_decides() {
-        let pairs = [(10.0, 10.0), (30.0, 10.0), (10.5, 10.0)];
-        let latency = comparison(Metric::Latency, &pairs);
-        assert_eq!(latency.ratio(), Some((1.05, 1.0, 3.0)));
-        assert_eq!(latency.is_met(), Some(true));
-        let pairs = [(80.0, 100.0), (89.0, 100.0), (95.0, 100.0)];
-        assert_eq!(comparison(Metric::Bandwidth, &pairs).is_met(), Some(false));
+    fn the_whole_interval_decides() {
+        let ratios = |ratios: [f64; 7]| comparison(Metric::Latency, &ratios.map(|it| (it, 1.0)));
+        let near = ratios([1.0, 1.02, 1.05, 1.05, 1.06, 1.08, 1.09]);
+        assert_eq!(near.ratio(), Some((1.05, 1.0, 1.09)));
+        assert_eq!(near.verdict(), Some(Verdict::Met));
+        let wide = ratios([1.0, 1.02, 1.05, 1.05, 1.06, 1.08, 1.2]);
+        assert_eq!(wide.verdict(), Some(Verdict::Undecided));
+        assert_eq!(ratios([1.2; 7]).verdict(), Some(Verdict::Missed));
     }
 
     #[test]
-    fn without_perftest_nothing_is_judged() {
-        let mut alone = comparison(Metric::Latency, &[(10.0, 10.0)]);
-        alone.pairs[0].perftest = None;
-        assert_eq!((alone.is_met(), alone.ours()), (None, 10.0));
-        assert!(alone.is_settled(Goals::Wide));
-    }
-
-    #[test]
-    fn outliers_do_not_unsettle() {
-        let steady = [(1.0, 1.0), (1.02, 1.0), (1.01, 1.0), (9.0, 1.0), (1.0, 1.0)];
-        assert!(comparison(Metric::Latency, &steady).is_settled(Goals::Wide));
-        let wild = [(1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (9.0, 1.0), (1.0, 1.0)];
-        assert!(!comparison(Metric::Latency, &wild).is_settled(Goals::Wide));
+    fn without_perftest_or_with_few_pairs_nothing_is_judged() {
+        let mut alone = comparison(Metric::Latency, &[(10.0, 10.0); 7]);
+        for pair in &mut alone.pairs {
+            pair.perftest = None;
+        }
+        assert_eq!((alone.verdict(), alone.ours()), (None, 10.0));
+        let few = comparison(Metric::Latency, &[(10.0, 10.0); 3]);
+        assert_eq!(few.verdict(), None);
     }
 }

@@ -12,8 +12,9 @@ use serde_json::Value;
 use super::ends::{free_port, run};
 use super::outcome::{Comparison, Pair};
 use super::program::{Program, Reading};
-use super::{Case, Effort, Goals, Network};
+use super::{Case, Effort, Goal, Network};
 use crate::error::Result;
+use crate::limits::Verdict;
 
 /// How long a run may take.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -33,13 +34,13 @@ pub fn compare(
     case: Case,
     network: &Network,
     (ours, peer): (&Program, Option<&Program>),
-    (effort, goals): (Effort, Goals),
+    effort: Effort,
 ) -> Result<Comparison> {
     let mut comparison = Comparison {
         case,
         goal: match effort {
             Effort::Quick => None,
-            Effort::Full => goals.of(&case),
+            Effort::Full => Goal::of(&case),
         },
         pairs: Vec::new(),
     };
@@ -47,22 +48,25 @@ pub fn compare(
         let Some(peer) = peer else { return Ok(None) };
         Ok(Some(measure(peer, &case, network, &[])?.figure))
     };
-    for number in 0..effort.most_pairs(goals) {
-        if number >= effort.pairs(goals) && comparison.is_settled(goals) {
+    for look in effort.looks() {
+        while comparison.pairs.len() < *look {
+            let (own, theirs) = if comparison.pairs.len().is_multiple_of(2) {
+                let own = measure(ours, &case, network, MALLOC)?;
+                (own, theirs()?)
+            } else {
+                let theirs = theirs()?;
+                (measure(ours, &case, network, MALLOC)?, theirs)
+            };
+            comparison.pairs.push(Pair {
+                ours: own.figure,
+                perftest: theirs,
+                document: own.document.unwrap_or(Value::Null),
+            });
+        }
+        // Without a goal there is nothing to decide by more pairs.
+        if comparison.verdict() != Some(Verdict::Undecided) {
             break;
         }
-        let (own, theirs) = if number % 2 == 0 {
-            let own = measure(ours, &case, network, MALLOC)?;
-            (own, theirs()?)
-        } else {
-            let theirs = theirs()?;
-            (measure(ours, &case, network, MALLOC)?, theirs)
-        };
-        comparison.pairs.push(Pair {
-            ours: own.figure,
-            perftest: theirs,
-            document: own.document.unwrap_or(Value::Null),
-        });
     }
     Ok(comparison)
 }

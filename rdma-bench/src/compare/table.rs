@@ -1,6 +1,7 @@
 //! Comparisons as lines of a table.
 
 use super::outcome::Comparison;
+use crate::limits::Interval;
 use crate::statistics::Bandwidth;
 use crate::test::Metric;
 
@@ -8,7 +9,7 @@ use crate::test::Metric;
 pub fn heading() -> String {
     format!(
         "{:<12}{:>9}{:>7}  {:<7}{:>12}{:>12}{:>9}  {:<14}{:>6}  {}",
-        "test", "bytes", "iters", "unit", "ours", "perftest", "ratio", "min..max", "pairs", "goal"
+        "test", "bytes", "iters", "unit", "ours", "perftest", "ratio", "interval", "pairs", "goal"
     )
 }
 
@@ -22,13 +23,18 @@ pub fn line(comparison: &Comparison) -> String {
     };
     let figure = |value: f64| format!("{:.2}", value * factor);
     let theirs = comparison.perftest().map_or("-".into(), figure);
-    let (ratio, spread) = match comparison.ratio() {
-        Some((ratio, least, most)) => (format!("{ratio:.3}"), format!("{least:.2}..{most:.2}")),
-        None => ("-".into(), "-".into()),
+    let (ratio, spread) = match (comparison.ratio(), comparison.interval()) {
+        (Some((ratio, ..)), Some(Interval { low, high, .. })) => {
+            (format!("{ratio:.3}"), format!("{low:.2}..{high:.2}"))
+        }
+        // The least and the greatest of a few pairs.
+        (Some((ratio, least, most)), None) => {
+            (format!("{ratio:.3}"), format!("{least:.2}..{most:.2}"))
+        }
+        (None, _) => ("-".into(), "-".into()),
     };
-    let goal = match (comparison.goal, comparison.is_met()) {
-        (Some(goal), Some(true)) => format!("{goal} met"),
-        (Some(goal), Some(false)) => format!("{goal} MISSED"),
+    let goal = match (comparison.goal, comparison.verdict()) {
+        (Some(goal), Some(verdict)) => format!("{goal} {}", verdict.word()),
         _ => String::new(),
     };
     let line = format!(
@@ -49,13 +55,16 @@ mod tests {
 
     #[test]
     fn lines_stand_under_the_heads() {
-        let pairs = [(10.0, 10.0), (30.0, 10.0), (10.5, 10.0)];
-        let line = line(&comparison(Metric::Latency, &pairs));
+        let pairs = [(10.0, 10.0), (10.7, 10.0), (10.5, 10.0)];
+        let few = line(&comparison(Metric::Latency, &pairs));
+        let pairs = [&[(11.0, 10.0)], &[(10.5, 10.0); 6][..]].concat();
+        let enough = line(&comparison(Metric::Latency, &pairs));
         assert_eq!(
-            format!("{}\n{line}", heading()),
+            format!("{}\n{few}\n{enough}", heading()),
             "\
-test            bytes  iters  unit           ours    perftest    ratio  min..max       pairs  goal
-send_lat            8   1000  usec          10.50       10.00    1.050  1.00..3.00         3  <= 1.10 met"
+test            bytes  iters  unit           ours    perftest    ratio  interval       pairs  goal
+send_lat            8   1000  usec          10.50       10.00    1.050  1.00..1.07         3
+send_lat            8   1000  usec          10.50       10.00    1.050  1.05..1.10         7  <= 1.10 met"
         );
     }
 }

@@ -7,12 +7,14 @@ use super::run::{Path, Run};
 use super::source::Source;
 use crate::plan::Layer;
 use crate::test::Metric::{Bandwidth, Latency};
-use crate::test::Verb::{FetchAndAdd, Send, Write};
+use crate::test::Verb::{FetchAndAdd, Read, Send, Write};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 /// The messages of the UDP path's bandwidth.
 const LARGE: usize = 64 * KIB;
+/// The memory of perftest's messages.
+const MALLOC: &[&str] = &["--memory", "malloc"];
 /// As many requests as are handed to the device together, where they are.
 const LIST: &[&str] = &["-l", "32"];
 
@@ -45,6 +47,20 @@ const fn spread(words: &'static [&'static str], servers: usize) -> Part {
 }
 
 const ONE: &[Part] = &[spread(&["-l", "32", "--regions", "1"], 1)];
+
+/// A row of rdma-core beside the C program of the same test, both with memory of malloc.
+macro_rules! beside_perftest {
+    ($id:literal, $what:literal, $unit:expr, $run:expr, $bound:expr) => {
+        Row {
+            id: $id,
+            what: $what,
+            unit: $unit,
+            figure: ours($run.with(MALLOC)),
+            yardstick: &[perftest($run)],
+            goal: Ratio($bound),
+        }
+    };
+}
 
 /// The goals on a machine whose processor is not emulated.
 pub const HOST: &[Row] = &[
@@ -222,6 +238,83 @@ pub const HOST: &[Row] = &[
         yardstick: ONE,
         goal: Ratio(AtLeast(0.8)),
     },
+    beside_perftest!(
+        "C1a",
+        "send_lat 8 B, malloc / ib_send_lat",
+        Unit::Microseconds,
+        Run::new(Send, Latency, 8),
+        AtMost(1.03)
+    ),
+    beside_perftest!(
+        "C1b",
+        "write_lat 8 B, malloc / ib_write_lat",
+        Unit::Microseconds,
+        Run::new(Write, Latency, 8),
+        AtMost(1.03)
+    ),
+    beside_perftest!(
+        "C1c",
+        "read_lat 8 B, malloc / ib_read_lat",
+        Unit::Microseconds,
+        Run::new(Read, Latency, 8),
+        AtMost(1.03)
+    ),
+    beside_perftest!(
+        "C1d",
+        "atomic_lat 8 B, malloc / ib_atomic_lat",
+        Unit::Microseconds,
+        Run::new(FetchAndAdd, Latency, 8),
+        AtMost(1.03)
+    ),
+    beside_perftest!(
+        "C2a",
+        "send_bw 8 B, malloc / ib_send_bw",
+        Unit::Messages,
+        Run::new(Send, Bandwidth, 8),
+        AtLeast(0.97)
+    ),
+    beside_perftest!(
+        "C2b",
+        "write_bw 8 B, malloc / ib_write_bw",
+        Unit::Messages,
+        Run::new(Write, Bandwidth, 8),
+        AtLeast(0.97)
+    ),
+    beside_perftest!(
+        "C2c",
+        "read_bw 8 B, malloc / ib_read_bw",
+        Unit::Messages,
+        Run::new(Read, Bandwidth, 8),
+        AtLeast(0.97)
+    ),
+    beside_perftest!(
+        "C2d",
+        "atomic_bw 8 B, malloc / ib_atomic_bw",
+        Unit::Messages,
+        Run::new(FetchAndAdd, Bandwidth, 8),
+        AtLeast(0.97)
+    ),
+    beside_perftest!(
+        "C3a",
+        "send_bw 64 KiB, malloc / ib_send_bw",
+        Unit::Bytes(64 * KIB),
+        Run::new(Send, Bandwidth, 64 * KIB),
+        AtLeast(0.98)
+    ),
+    beside_perftest!(
+        "C3b",
+        "write_bw 64 KiB, malloc / ib_write_bw",
+        Unit::Bytes(64 * KIB),
+        Run::new(Write, Bandwidth, 64 * KIB),
+        AtLeast(0.98)
+    ),
+    beside_perftest!(
+        "C3c",
+        "read_bw 64 KiB, malloc / ib_read_bw",
+        Unit::Bytes(64 * KIB),
+        Run::new(Read, Bandwidth, 64 * KIB),
+        AtLeast(0.98)
+    ),
 ];
 
 /// The goals in the virtual machine, against the kernel's device there.
@@ -296,8 +389,8 @@ mod tests {
 
     #[test]
     fn every_goal_has_rows() {
-        for number in 1..=12 {
-            let name = format!("G{number}");
+        let of_letter = |letter, last| (1..=last).map(move |number| format!("{letter}{number}"));
+        for name in of_letter('G', 12).chain(of_letter('C', 3)) {
             assert!(rows().any(|row| row.is_called(&name)), "{name}");
         }
     }

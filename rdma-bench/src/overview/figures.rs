@@ -4,16 +4,12 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::row::{Row, Subject};
+use super::row::Row;
 use crate::compare::outcome::middle;
 use crate::compare::run::measure as run;
 use crate::compare::{Case, Network, Program};
 use crate::error::{Error, Result};
-use crate::plan::Memory;
 use crate::test::{Metric, Test};
-
-/// The number of runs of each test; the median of their figures counts.
-const RUNS: usize = 3;
 
 /// What was measured of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -26,19 +22,20 @@ pub struct Figures {
     pub rate: f64,
 }
 
-/// Measures a row with the program `rdma-bench` at `program`, or with perftest.
+/// Measures a row `runs` times with the program `rdma-bench` at `program`, or with perftest, and returns
+/// the medians.
 ///
 /// # Errors
 ///
 /// [`Error::Program`] when a run fails.
-pub fn measure(row: &Row, network: &Network, program: &Path) -> Result<Figures> {
-    let (program, options): (_, &[&str]) = match row.subject {
-        Subject::Perftest => (Program::Perftest, &[]),
-        Subject::Core(Memory::Malloc) => (ours(row, program), &["--memory", "malloc"]),
-        _ => (ours(row, program), &[]),
+pub fn measure(row: &Row, network: &Network, program: &Path, runs: usize) -> Result<Figures> {
+    let options = row.subject.options(row.verb);
+    let program = match row.subject.layer() {
+        Some(layer) => Program::Ours(program.to_owned(), layer),
+        None => Program::Perftest,
     };
     let (mut p50, mut p99, mut rates) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..RUNS {
+    for _ in 0..runs {
         let case = case(row, Metric::Latency);
         let latency = run(&program, &case, network, options)?;
         p50.push(latency.figure);
@@ -55,11 +52,6 @@ pub fn measure(row: &Row, network: &Network, program: &Path) -> Result<Figures> 
         latency_p99: median(p99),
         rate: median(rates),
     })
-}
-
-fn ours(row: &Row, program: &Path) -> Program {
-    let layer = row.subject.layer().unwrap_or(crate::Layer::Core);
-    Program::Ours(program.to_owned(), layer)
 }
 
 /// Returns the test of a row: as many messages as take some tenths of a second on softroce, and

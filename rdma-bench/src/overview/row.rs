@@ -13,7 +13,9 @@ const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, 1 << 20];
 pub enum Subject {
     /// rdma-core, with this memory.
     Core(Memory),
-    /// rdma-async.
+    /// rdma-core, with memory of the device, and writes that carry immediate data.
+    CoreImmediate,
+    /// rdma-async. Its writes carry immediate data, by which the receiver notices them.
     Async,
     /// rdma-rpc.
     Rpc,
@@ -23,10 +25,11 @@ pub enum Subject {
 
 impl Subject {
     /// Every subject, in the order of the table.
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Core(Memory::Device),
         Self::Core(Memory::Malloc),
         Self::Perftest,
+        Self::CoreImmediate,
         Self::Async,
         Self::Rpc,
     ];
@@ -34,7 +37,7 @@ impl Subject {
     /// Returns the layer of this workspace; `None` for perftest.
     pub fn layer(self) -> Option<Layer> {
         match self {
-            Self::Core(_) => Some(Layer::Core),
+            Self::Core(_) | Self::CoreImmediate => Some(Layer::Core),
             Self::Async => Some(Layer::Async),
             Self::Rpc => Some(Layer::Rpc),
             Self::Perftest => None,
@@ -43,7 +46,21 @@ impl Subject {
 
     /// Returns whether the subject has the operation.
     fn has(self, verb: Verb) -> bool {
-        (verb == Verb::Echo) == (self == Self::Rpc)
+        match self {
+            Self::Rpc => verb == Verb::Echo,
+            Self::CoreImmediate => verb == Verb::Write,
+            _ => verb != Verb::Echo,
+        }
+    }
+
+    /// Returns the options of `rdma-bench` for an operation.
+    pub(super) fn options(self, verb: Verb) -> &'static [&'static str] {
+        match self {
+            Self::Core(Memory::Malloc) => &["--memory", "malloc"],
+            Self::CoreImmediate => &["--write_with_imm"],
+            Self::Async if verb == Verb::Write => &["--write_with_imm"],
+            _ => &[],
+        }
     }
 }
 
@@ -52,6 +69,7 @@ impl fmt::Display for Subject {
         f.write_str(match self {
             Self::Core(Memory::Malloc) => "rdma-core, malloc",
             Self::Core(_) => "rdma-core",
+            Self::CoreImmediate => "rdma-core, imm",
             Self::Async => "rdma-async",
             Self::Rpc => "rdma-rpc",
             Self::Perftest => "perftest, malloc",
@@ -146,9 +164,19 @@ mod tests {
             assert_eq!(count(subject), 3 * SIZES.len() + 1, "{subject}");
         }
         assert_eq!(count(Subject::Rpc), SIZES.len());
+        assert_eq!(count(Subject::CoreImmediate), SIZES.len());
         let alone = rows(false);
         assert!(alone.iter().all(|row| row.subject != Subject::Perftest));
         assert_eq!(alone.len() + count(Subject::Perftest), all.len());
+    }
+
+    #[test]
+    fn writes_that_are_compared_carry_immediate_data_alike() {
+        let immediate = ["--write_with_imm"];
+        for subject in [Subject::CoreImmediate, Subject::Async] {
+            assert_eq!(subject.options(Verb::Write), immediate);
+        }
+        assert!(Subject::Async.options(Verb::Send).is_empty());
     }
 
     #[test]

@@ -9,8 +9,9 @@ use crate::statistics::Bandwidth;
 /// How to read the table.
 pub const FOOTNOTES: &str = "\
 Latency: send and write, half of a round trip; read and fetch-and-add, from posting to completion; call,
-the whole round trip. A write over rdma-async carries immediate data, which is how the receiver notices it.
-Rate and bandwidth: one way, 128 operations in flight (64 calls). Memory: the device's own, or malloc's.
+the whole round trip. Rate and bandwidth: one way, 128 operations in flight (64 calls). Memory: the
+device's own, or malloc's. imm: writes with immediate data, which the receiver notices, as all writes over
+rdma-async do here. Messages over rdma-async above 4 KiB are read by the receiver, not sent.
 ";
 
 /// Returns the table of these rows; a row without figures could not be measured.

@@ -120,8 +120,8 @@ xflags::xflags! {
             optional --keep
         }
         /// Run tests that find more the longer they run: kills of processes in the middle of their
-        /// traffic, random schedules of a simulated network, random rounds of rdma-core's objects, and
-        /// fuzzing. A failure is printed with the command that repeats it.
+        /// traffic, queue pairs destroyed in a storm of writes, random schedules of a simulated network,
+        /// random rounds of rdma-core's objects, and fuzzing. A failure is printed with the command that repeats it.
         cmd soak {
             /// Only this soak [all of them, which divide the time equally].
             optional name: String

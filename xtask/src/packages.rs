@@ -1,5 +1,6 @@
 //! Debian packages: which ones a task needs, and getting them installed.
 
+use std::env;
 use std::path::Path;
 use std::process::Command;
 
@@ -85,7 +86,26 @@ pub(crate) const CALLGRIND: &Group = &Group {
 /// another version of what is to be installed.
 const REPLACEABLE: &str = "qemu-";
 
-/// Returns those of `wanted` that are not installed: all of them where dpkg does not exist.
+/// Programs that show that what a package provides is there, where dpkg does not know the package.
+const PROGRAMS_OF: &[(&str, &str)] = &[
+    ("binutils", "ar"),
+    ("ibverbs-utils", "ibv_devinfo"),
+    ("iproute2", "ip"),
+    ("kmod", "modprobe"),
+    ("perftest", "ib_send_lat"),
+    ("pkg-config", "pkg-config"),
+    ("qemu-system-x86", "qemu-system-x86_64"),
+    ("rdmacm-utils", "rping"),
+    ("tshark", "tshark"),
+    ("ucx-utils", "ucx_perftest"),
+    ("valgrind", "valgrind"),
+    ("xz-utils", "xz"),
+];
+
+/// The directory of headers and libraries that are installed elsewhere, for the build of ibverbs-sys.
+const PREFIX: &str = "IBVERBS_SYS_PREFIX";
+
+/// Returns those of `wanted` that are not installed, neither as packages nor in another way.
 pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static str> {
     let format = "${binary:Package} ${Status}\\n";
     let known = cmd!(shell, "dpkg-query --show --showformat={format} {wanted...}");
@@ -95,7 +115,23 @@ pub(crate) fn missing(shell: &Shell, wanted: &[&'static str]) -> Vec<&'static st
         .ignore_stderr()
         .read()
         .unwrap_or_default();
-    absent(&known, wanted)
+    let mut absent = absent(&known, wanted);
+    absent.retain(|name| !is_provided(shell, name));
+    absent
+}
+
+/// Returns whether what a package provides is there without the package.
+fn is_provided(shell: &Shell, package: &str) -> bool {
+    if let "libibverbs-dev" | "librdmacm-dev" = package {
+        let library = package.trim_end_matches("-dev");
+        let found = cmd!(shell, "pkg-config --exists {library}").quiet();
+        return env::var_os(PREFIX).is_some() || found.ignore_stderr().run().is_ok();
+    }
+    let program = PROGRAMS_OF.iter().find(|(name, _)| *name == package);
+    let paths = env::var_os("PATH").unwrap_or_default();
+    program.is_some_and(|(_, program)| {
+        env::split_paths(&paths).any(|directory| directory.join(program).is_file())
+    })
 }
 
 /// Installs the missing packages of `group`, after saying which they are and what for. Fails where
@@ -157,10 +193,12 @@ fn install_missing(shell: &Shell, group: &Group, missing: &[&str]) -> anyhow::Re
     if apt_install(shell, privilege, missing).is_ok() {
         return Ok(());
     }
-    // The lists are absent on a fresh machine and outdated on an old one.
-    let updated = privilege.run(shell, &["apt-get", "-qq", "update"]);
-    let installed = updated.and_then(|()| apt_install(shell, privilege, missing));
-    installed.with_context(|| {
+    // The lists are absent on a fresh machine and outdated on an old one. An update fails if one source
+    // of several does, and the others may have the packages.
+    if let Err(error) = privilege.run(shell, &["apt-get", "-qq", "update"]) {
+        eprintln!("{error:#}");
+    }
+    apt_install(shell, privilege, missing).with_context(|| {
         format!(
             "to {purpose}, packages are missing, and apt-get could not install them. See why with\n    \
              {}\nand run this command again",

@@ -1,10 +1,11 @@
 //! `cargo xtask soak`: tests that find more the longer they run, each for a given time.
 //!
-//! The ordinary tests have a short run of each but `fuzz`: 25 kills, 1000 schedules of the simulated
-//! network, and 1000 random rounds. Continuous integration runs `fuzz` for a minute.
+//! The ordinary tests have a short run of each but `fuzz`, and continuous integration runs `fuzz` for a
+//! minute.
 
 mod repeated;
 
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -39,6 +40,12 @@ const SOAKS: &[Soak] = &[
         description: "kills a process while another one of the host exchanges messages with it, \
                       and checks that nothing of it stays behind",
         run: kills,
+    },
+    Soak {
+        name: "storms",
+        description: "destroys queue pairs while another process of the host writes through them \
+                      without a pause, and checks that no memory changes afterwards",
+        run: storms,
     },
     Soak {
         name: "schedules",
@@ -124,24 +131,49 @@ fn share(time: Duration, count: usize) -> Duration {
 
 fn kills(_: &Shell, time: Duration) -> anyhow::Result<u8> {
     let built = test_program("same_host")?;
-    let program = &built.0;
-    Repeated {
+    let repeated = Repeated {
         name: "kills",
         fewest: 25,
         most: 1000,
-        first_seed: 0,
-    }
-    .run(time, |_, count| {
-        let mut command = repeated::command(program, &built.1);
-        command
-            .arg("peers_that_are_killed")
-            .env("SOFTROCE_TEST_KILLS", count.to_string());
-        let again = format!(
-            "SOFTROCE_TEST_KILLS={count} cargo xtask test --package softroce --program same_host \
-             --filter peers_that_are_killed --device softroce"
-        );
-        (command, again)
+        first_seed: repeated::new_seed(),
+    };
+    repeated.run(time, |seed, count| {
+        let variables = [("SOFTROCE_TEST_SEED", seed), ("SOFTROCE_TEST_KILLS", count)];
+        same_host(&built, "peers_that_are_killed", &variables)
     })
+}
+
+fn storms(_: &Shell, time: Duration) -> anyhow::Result<u8> {
+    let built = test_program("same_host")?;
+    let repeated = Repeated {
+        name: "storms",
+        fewest: 40,
+        most: 1000,
+        first_seed: 0,
+    };
+    repeated.run(time, |_, count| {
+        let variables = [("SOFTROCE_TEST_STORMS", count)];
+        same_host(&built, "a_queue_pair_that_is_gone", &variables)
+    })
+}
+
+/// Returns the command that runs a test of `same_host`, and the one that repeats it.
+fn same_host(
+    (program, built): &(Executable, Vec<Executable>),
+    test: &str,
+    variables: &[(&str, u64)],
+) -> (Command, String) {
+    let mut command = repeated::command(program, built);
+    command.arg(test);
+    let mut again = String::new();
+    for (name, value) in variables {
+        command.env(name, value.to_string());
+        again += &format!("{name}={value} ");
+    }
+    again += &format!(
+        "cargo xtask test --package softroce --program same_host --filter {test} --device softroce"
+    );
+    (command, again)
 }
 
 fn schedules(_: &Shell, time: Duration) -> anyhow::Result<u8> {

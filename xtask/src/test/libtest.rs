@@ -26,12 +26,7 @@ impl std::ops::AddAssign for Counts {
 const NO_REASON: &str = "no reason given";
 
 /// Suffixes with which libtest marks a test in its line, but not in the list of failures.
-const MARKS: [&str; 4] = [
-    " - should panic",
-    " - compile fail",
-    " - compile",
-    " - ignore",
-];
+const MARKS: [&str; 3] = [" - should panic", " - compile fail", " - compile"];
 
 /// The results of a test executable, read line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

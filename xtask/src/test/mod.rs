@@ -43,7 +43,7 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
     let places = Place::all(selection);
     let mut groups = vec![packages::BUILD];
     if !selection.quick && !selection.is_by_name() {
-        groups.extend(places.iter().filter_map(|place| place.needs(|_| true)));
+        groups.extend(places.iter().flat_map(|place| place.needs(|_| true)));
     }
     supplies.install(shell, groups);
     let built = build(selection, &supplies)?;
@@ -61,7 +61,7 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
         let needs = |(place, programs): &(Place, Vec<Program>)| {
             place.needs(|name| programs.iter().any(|program| program.name == name))
         };
-        supplies.install(shell, places.iter().filter_map(needs).collect());
+        supplies.install(shell, places.iter().flat_map(needs).collect());
     }
 
     let mut report = Report::default();
@@ -74,8 +74,14 @@ pub(crate) fn run(shell: &Shell, selection: &Selection) -> anyhow::Result<u8> {
         }
     }
     if selection.is_by_name() {
-        if !report.parts.iter().any(Part::has_run) && report.problems.is_empty() {
-            report.problems.push("no test has such a name".to_owned());
+        if !report.parts.iter().any(Part::has_tests) && report.problems.is_empty() {
+            let left_out = if selection.quick {
+                ", or --quick leaves it out"
+            } else {
+                ""
+            };
+            let problem = format!("no test has such a name{left_out}");
+            report.problems.push(problem);
         }
     } else {
         let without = report.parts.iter().filter(|part| !part.has_run());
@@ -147,9 +153,7 @@ fn run_at(
             {
                 anyhow::bail!("{problem}");
             }
-            let directory = scratch
-                .0
-                .join(place.options().trim_start_matches("--device "));
+            let directory = scratch.0.join(place.directory());
             run_remotely(
                 shell,
                 requirements,
@@ -193,8 +197,11 @@ fn run_remotely(
         shares: vec![directory.to_owned()],
         ..requirements
     };
+    // Cargo may have built this program anew meanwhile, and its file has another name then.
+    let this = directory.join("xtask");
+    fs::copy("/proc/self/exe", &this).with_context(|| format!("writing {}", this.display()))?;
     let command = [
-        std::env::current_exe()?.into(),
+        this.into(),
         "run-plan".into(),
         list.into(),
         path.clone().into(),

@@ -20,6 +20,9 @@ const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 /// The program of softroce's tests that runs C programs.
 pub(crate) const C_PROGRAMS: &str = "softroce c_programs";
 
+/// The program that runs the commands of the documentation, some of which are C programs.
+const DOCUMENTATION: &str = "xtask documentation";
+
 /// The unit tests of softroce, some of which write captures of packets.
 const CAPTURING: &str = "softroce softroce";
 
@@ -46,22 +49,37 @@ impl Place {
     pub(crate) fn options(&self) -> String {
         match self {
             Self::Host => "--host-only".to_owned(),
-            Self::Device(target) => format!("--device {}", target.option()),
+            Self::Device(target) => format!("--device-only --device {}", target.option()),
+        }
+    }
+
+    /// Returns the name of the directory for files about the tests here.
+    pub(crate) fn directory(&self) -> String {
+        match self {
+            Self::Host => "host".to_owned(),
+            Self::Device(target) => target.option().to_string(),
         }
     }
 
     /// Returns the packages that tests use here, if the program of a name runs here as `runs` says.
-    pub(crate) fn needs(&self, runs: impl Fn(&str) -> bool) -> Option<&'static Group> {
+    pub(crate) fn needs(&self, runs: impl Fn(&str) -> bool) -> Vec<&'static Group> {
+        let mut needs = Vec::new();
         match self {
-            Self::Host => runs(CAPTURING).then_some(packages::DISSECTOR),
-            Self::Device(Target::Softroce) => runs(C_PROGRAMS).then_some(packages::PROGRAMS),
+            Self::Host => {
+                needs.extend(runs(CAPTURING).then_some(packages::DISSECTOR));
+                needs.extend(runs(DOCUMENTATION).then_some(packages::PROGRAMS));
+            }
+            Self::Device(Target::Softroce) => {
+                needs.extend(runs(C_PROGRAMS).then_some(packages::PROGRAMS));
+            }
             Self::Device(target) => {
                 let requirements = target.requirements();
-                requirements
-                    .is_some_and(|requirements| rxe::takes_guest(&requirements))
-                    .then_some(packages::GUEST)
+                let takes_guest =
+                    requirements.is_some_and(|requirements| rxe::takes_guest(&requirements));
+                needs.extend(takes_guest.then_some(packages::GUEST));
             }
         }
+        needs
     }
 
     /// Returns the programs of `selection` for this place, sorted by name.
@@ -101,13 +119,14 @@ impl fmt::Display for Place {
     }
 }
 
-/// Which programs have a test that the filter selects, as far as they were asked.
+/// Programs, by their files, with the answer to whether they have a test that the filter selects.
 #[derive(Debug, Default)]
-pub(crate) struct Matches(HashMap<String, bool>);
+pub(crate) struct Matches(HashMap<OsString, bool>);
 
 impl Matches {
     fn is_match(&mut self, program: &Program) -> bool {
-        let asked = self.0.entry(program.name.clone());
+        // Two programs may have one name: the unit tests of a binary, and a test of the same name.
+        let asked = self.0.entry(program.command[0].clone());
         // A program that cannot list its tests is kept, and fails when it runs.
         *asked.or_insert_with(|| program.has_selected_tests().unwrap_or(true))
     }

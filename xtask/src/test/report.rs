@@ -34,6 +34,11 @@ impl Part {
         total.passed + total.failed > 0
     }
 
+    /// Returns whether there was a test here, run or ignored.
+    pub(crate) fn has_tests(&self) -> bool {
+        self.has_run() || self.total().ignored > 0
+    }
+
     /// Returns the command that repeats the program `outcome` is of, or only its test `test`.
     fn repeat(&self, outcome: &Outcome, test: Option<&str>) -> String {
         let (package, program) = outcome.package_and_program();

@@ -1,7 +1,9 @@
 //! Two processes of one host, connected by shared memory: what one does in the other's memory, what it may not do any more,
 //! and what becomes of one whose peer is killed.
 //!
-//! `SOFTROCE_TEST_KILLS` says how many peers are killed.
+//! `SOFTROCE_TEST_KILLS` is the number of peers that are killed, and `SOFTROCE_TEST_SEED` the seed of the first one's
+//! traffic and moment; the next peer has the next seed. `SOFTROCE_TEST_STORMS` is the number of queue pairs that are
+//! destroyed while a peer writes.
 
 mod lists;
 mod node;
@@ -433,7 +435,7 @@ fn what_is_deregistered_is_not_touched() {
 /// The same of a queue pair that is destroyed.
 fn a_queue_pair_that_is_gone_takes_nothing() {
     let (mut node, mut peer) = connected(Role::Writes);
-    for round in 0..40 {
+    for round in 0..number("SOFTROCE_TEST_STORMS", 40) {
         if round > 0 {
             peer.meet(&node);
         }
@@ -449,6 +451,16 @@ fn a_queue_pair_that_is_gone_takes_nothing() {
     }
 }
 
+/// Returns the number in a variable of the environment, or `default` where there is none.
+fn number(variable: &str, default: u64) -> u64 {
+    let value = std::env::var(variable).ok();
+    value.map_or(default, |value| {
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable} is not a number: {value}"))
+    })
+}
+
 fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("procfs").count()
 }
@@ -461,13 +473,11 @@ fn mappings() -> BTreeSet<String> {
 }
 
 fn peers_that_are_killed_leave_nothing_behind() {
-    let kills = std::env::var("SOFTROCE_TEST_KILLS")
-        .ok()
-        .and_then(|kills| kills.parse().ok())
-        .unwrap_or(25_u64);
+    let kills = number("SOFTROCE_TEST_KILLS", 25);
+    let first = number("SOFTROCE_TEST_SEED", 0);
     let mut before = None;
     let mut longest = Duration::ZERO;
-    for round in 0..kills {
+    for round in (0..kills).map(|number| first.wrapping_add(number)) {
         let (node, mut peer) = connected(Role::Traffic { seed: round });
         let mut traffic = Traffic::new(round, &peer.card);
         traffic.prepare(&node);

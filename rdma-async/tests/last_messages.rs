@@ -4,7 +4,9 @@ mod common;
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
+use std::task::{Context, Waker};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use common::{builder, bytes, one_thread, pattern, two_threads};
 use futures_util::future::try_join_all;
@@ -145,6 +147,41 @@ fn sends_end_well_when_the_receivers_runtime_is_not_driven_any_more() {
         });
         client(one_thread(), address).send_all(len);
         drop(done);
+        server.join().expect("the server");
+    });
+}
+
+#[test]
+fn answers_that_wait_for_credits_are_not_lost_with_the_receiver() {
+    const LEN: usize = 10_000;
+    // More than the receiver's credits for its answers, and less than the sender's for its messages.
+    const MESSAGES: usize = 40;
+    run(|| {
+        let (received, all) = channel();
+        let (address, server) = server(one_thread, move |end| {
+            end.runtime.block_on(async {
+                for _ in 0..MESSAGES {
+                    let message = end.rdma.receive().await.expect("every message arrives");
+                    assert_eq!(message.as_slice(), bytes(LEN, 7));
+                }
+            });
+            drop(end);
+            let _nobody_waits = received.send(());
+        });
+        let end = client(one_thread(), address);
+        let message = pattern(&end.rdma, LEN, 7);
+        let sends = (0..MESSAGES).map(|_| Box::pin(end.rdma.send(&message)));
+        let mut sends: Vec<_> = sends.collect();
+        end.runtime.block_on(async {
+            let mut context = Context::from_waker(Waker::noop());
+            for send in &mut sends {
+                assert!(send.as_mut().poll(&mut context).is_pending());
+            }
+        });
+        // Meanwhile this end returns no credits. The receiver ends only if its answers do not matter to it.
+        let _has_ended = all.recv_timeout(Duration::from_secs(2));
+        let all = end.runtime.block_on(try_join_all(sends));
+        all.expect("every send ends well");
         server.join().expect("the server");
     });
 }

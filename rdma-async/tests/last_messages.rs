@@ -18,7 +18,7 @@ const MESSAGES: usize = 100;
 /// Sizes that fit into one piece, just do not, and are read by the receiver.
 const SIZES: [usize; 4] = [8, 4096, 4097, 64 << 10];
 /// Connections of each size and kind of end.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 2;
 
 /// An end of a connection, and the runtime that serves it.
 struct End {

@@ -42,7 +42,7 @@ pub enum Error {
     Handshake {
         /// The address that answered.
         peer: SocketAddr,
-        /// What was wrong with the answer.
+        /// The defect of the answer.
         reason: String,
     },
 

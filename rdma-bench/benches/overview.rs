@@ -26,7 +26,7 @@ struct Options {
     /// Without effect: this benchmark has one length.
     #[arg(long, hide = true)]
     quick: bool,
-    /// What cargo passes.
+    /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -1,4 +1,4 @@
-//! What to measure: the part that both ends must agree on.
+//! The plan of a test, on which both ends must agree.
 
 use std::fmt;
 use std::time::Duration;
@@ -109,9 +109,9 @@ pub struct Plan {
     /// The number of queue pairs between a client and a server, all served by one thread and one
     /// completion queue. Each does what [`length`](Self::length) says, as in perftest.
     pub queue_pairs: usize,
-    /// Whether the queue pairs of a receiving end take their receives from one shared receive queue.
+    /// `true` if the queue pairs of a receiving end take their receives from one shared receive queue.
     pub shared_receives: bool,
-    /// Whether writes carry immediate data, by which the receiving program notices them. The write
+    /// `true` if writes carry immediate data, by which the receiving program notices them. The write
     /// latency of rdma-async always is that of such writes.
     pub immediate: bool,
     /// The number of regions of memory at each end that writes go to in turn; `None` is a test

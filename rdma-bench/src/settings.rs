@@ -27,27 +27,27 @@ pub struct Settings {
     pub port: Option<u8>,
     /// The GID index.
     pub gid_index: Option<u32>,
-    /// How many requests a bandwidth test has outstanding.
+    /// Maximum outstanding requests of a queue pair in a bandwidth test.
     pub tx_depth: usize,
     /// The number of receives that are posted on each queue pair, or on the shared receive queue.
     pub rx_depth: usize,
     /// One in so many requests of a bandwidth test is signaled; `None` is 100, or 1 for messages of
     /// more than 8 KiB.
     pub cq_moderation: Option<usize>,
-    /// How many requests of a bandwidth test are handed to the device together.
+    /// Number of requests of a bandwidth test that are handed to the device together.
     pub post_list: usize,
     /// The control ports of further servers on the server's host, which the client of a write
     /// test writes to as well.
     pub further_servers: Vec<u16>,
     /// Up to how many bytes are sent inline; `None` is perftest's default for the device.
     pub inline: Option<u32>,
-    /// How many reads and atomics are outstanding; `None` is as many as the device can.
+    /// Maximum outstanding reads and atomics; `None` for the device's maximum.
     pub outstanding_reads: Option<u8>,
     /// Wait for completions by their events instead of polling, in rdma-core.
     pub events: bool,
     /// How to learn of completions in the layers above; `None` is rdma-async's default.
     pub completion: Option<Completion>,
-    /// How many threads the layers above run on; with more than one, the test itself has another.
+    /// Number of threads of the layers above rdma-core; with more than one, the test itself has another.
     pub threads: usize,
     /// The exponent of the acknowledgement timeout.
     pub ack_timeout: u8,
@@ -57,7 +57,7 @@ pub struct Settings {
     pub traffic_class: u8,
     /// Measure no peak bandwidth, which takes a timestamp for each message.
     pub no_peak: bool,
-    /// How long to wait for anything before giving up.
+    /// Longest wait for the other end, after which the test fails.
     pub timeout: Duration,
 }
 
@@ -137,7 +137,7 @@ impl Settings {
         wanted.clamp(1, depth - self.post_list.min(depth) + 1)
     }
 
-    /// Whether to take a timestamp for each message.
+    /// Returns whether each message gets a timestamp.
     pub fn peak(&self, plan: &Plan) -> bool {
         let count = plan.length.iterations();
         !self.no_peak && count.is_some_and(|count| count <= Self::PEAK_ITERATIONS)

@@ -13,7 +13,7 @@ use rdma_core::{
     ExposedMemory, QueuePairState, Result, SendRequest, WorkCompletion,
 };
 
-/// How long a scope waits: ample, and short enough to see that it fails.
+/// Longest wait of a scope: ample, and short enough to see that it fails.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const ROUNDS: u8 = 50;

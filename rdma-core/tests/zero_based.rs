@@ -153,7 +153,7 @@ fn a_change_of_addresses_that_the_verb_cannot_express_is_refused() {
     assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
 }
 
-/// What the device was given, and not the crate's word for it, tells where byte 0 is.
+/// The address of byte 0 is that which the device was given, not that which the crate says.
 #[test]
 fn peers_count_from_zero() {
     let pair = Pair::new();

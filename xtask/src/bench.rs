@@ -18,7 +18,7 @@ use crate::{environment, packages, project, softroce};
 const PACKAGE: &str = "rdma-bench";
 /// One table of every layer, without a verdict.
 const OVERVIEW: &str = "overview";
-/// What compares rdma-core with perftest.
+/// The benchmark that compares rdma-core with perftest.
 const VERBS: &str = "verbs";
 /// What compares softroce with what the machine does without it.
 const LIMITS: &str = "limits";
@@ -282,7 +282,7 @@ mod tests {
 
     use super::{Choice, Part, Target, has_written_since, is_row};
 
-    /// What is run for `only`, where the benchmark would list its rows so.
+    /// Returns what is run for `only`, if the benchmark lists its rows as `listing`.
     fn parts(
         device: Target,
         (only, listing): (Option<&str>, &str),

@@ -12,7 +12,7 @@ use xshell::{Cmd, Shell, cmd};
 pub(crate) struct Group {
     /// Names of the packages.
     pub(crate) names: &'static [&'static str],
-    /// What the packages are for: the words after "to" in "needed to ...".
+    /// Purpose of the packages: the words after "to" in "needed to ...".
     pub(crate) purpose: &'static str,
 }
 

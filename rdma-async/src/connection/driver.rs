@@ -16,8 +16,8 @@ use tokio::time::sleep_until;
 use super::Connection;
 use crate::error::{Error, Result};
 
-/// How long a connection that was dropped is kept for the messages that the peer does not have yet, and
-/// how long operations in flight may take after the peer has closed the connection: the peer keeps its
+/// Longest time for which a dropped connection is kept for the messages that the peer does not have yet,
+/// and longest time of operations in flight after the peer has closed the connection: the peer keeps its
 /// queue pair for them.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -40,7 +40,7 @@ pub(crate) struct Driver {
 struct Lingering {
     connection: Arc<Connection>,
     latest: Instant,
-    /// Whether this end has shut down its side of the TCP connection.
+    /// `true` once this end has shut down its side of the TCP connection.
     has_shut_down: bool,
 }
 

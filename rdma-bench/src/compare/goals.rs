@@ -1,4 +1,4 @@
-//! What the ratio ours / perftest must be on devices that the judge has no rows for.
+//! Goals for the ratio ours / perftest, on every device.
 
 use std::fmt;
 

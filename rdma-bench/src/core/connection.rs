@@ -24,7 +24,7 @@ pub struct Connection {
     domain: ProtectionDomain,
     pub(super) sends: Completions,
     pub(super) receives: Completions,
-    /// What the peers reach here, as large as the largest messages.
+    /// Memory that the peers reach here, as large as the largest messages.
     pub(super) exposed: Vec<ExposedMemory>,
     /// The other ends; a latency test uses the first queue pair of the first.
     pub(super) peers: Vec<Peer>,
@@ -49,7 +49,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Those of rdma-core and of the control connections.
+    /// The errors of rdma-core and of the control connections.
     pub fn establish(
         role: Role,
         plan: &Plan,
@@ -269,7 +269,7 @@ fn further_servers(plan: &Plan, settings: &Settings, first: &Control) -> Result<
     settings.further_servers.iter().map(connect).collect()
 }
 
-/// What the report says of the first queue pair: its two ends.
+/// Returns the two ends of the first queue pair, for the report.
 fn ends(plan: &Plan, peer: &Peer, exposed: &[ExposedMemory]) -> Result<[Address; 2]> {
     let queue_pair = &peer.queue_pairs[0];
     let remote = queue_pair

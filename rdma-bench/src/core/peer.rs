@@ -31,7 +31,7 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// Those of rdma-core and of the control connection.
+    /// The errors of rdma-core and of the control connection.
     pub(super) fn connect(
         builder: &QueuePairBuilder,
         exposed: &[ExposedMemory],

@@ -10,9 +10,9 @@ use crate::error::Result;
 /// Posted receives: as many at once as the depth allows, and no more than messages come. A receive
 /// that completes is posted again.
 pub(super) enum Receives {
-    /// Those of queue pairs with a receive queue each.
+    /// Receives of queue pairs with a receive queue each.
     Own { numbers: Numbers, queues: Vec<Own> },
-    /// Those of queue pairs that share one receive queue.
+    /// Receives of queue pairs that share one receive queue.
     Shared {
         queue: SharedReceiveQueue<ExposedMemory>,
         /// The number of receives that are still to be posted.

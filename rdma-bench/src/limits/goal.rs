@@ -1,4 +1,4 @@
-//! What a row must reach, and the verdict.
+//! Goals of rows, and verdicts.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::interval::Interval;
 /// The most or the least that a number may be.
 pub use crate::compare::Goal as Bound;
 
-/// What is judged of a figure and its yardstick.
+/// The number that is judged of a figure and its yardstick, and its bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
     /// The figure divided by the yardstick.
@@ -65,7 +65,7 @@ impl Goal {
     }
 }
 
-/// What the pairs of a row say about its goal.
+/// The result of comparing a row's interval with its goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {

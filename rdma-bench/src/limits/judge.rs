@@ -20,7 +20,7 @@ pub struct Effort {
     /// The numbers of pairs after which the verdict is formed, in rising order. The first that is
     /// *met* or *missed* ends the measurement, and so does the last.
     pub looks: &'static [usize],
-    /// How many more pairs may be taken, for those within which the processors moved.
+    /// Maximum number of pairs that are repeated because the processors moved within them.
     pub repeats: usize,
     /// About how long a run takes.
     pub time: Duration,
@@ -84,7 +84,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// How long the round trip of a cache line is measured.
+    /// Duration of one measurement of the round trip of a cache line.
     const LINE_TIME: Duration = Duration::from_millis(60);
 
     /// Returns a judge that measures these devices with these programs.

@@ -17,7 +17,7 @@ pub struct Pair {
     pub figure: f64,
     /// The yardstick in the same unit, if the row has one.
     pub yardstick: Option<f64>,
-    /// What is judged: the ratio, the difference in microseconds, or the figure.
+    /// The judged number: the ratio, the difference in microseconds, or the figure.
     pub judged: f64,
     /// The round trip of a cache line before and after the pair, in microseconds.
     pub cache_line: [f64; 2],

@@ -9,18 +9,18 @@ use super::statistic::Statistic;
 /// A figure, the yardstick that it is held against, and the goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
-    /// Its name: a letter, a goal's number, and a small letter where the goal has several rows.
+    /// Name of the row: a letter, a goal's number, and a small letter where the goal has several rows.
     pub id: &'static str,
-    /// What is measured / what it is held against.
+    /// Figure / yardstick, in words.
     pub what: &'static str,
     /// What figure and yardstick are shown in.
     pub unit: Unit,
-    /// What is judged.
+    /// The figure.
     pub figure: Part,
-    /// What the figure is held against: the sum of these. Empty where the goal is about the figure
+    /// The yardstick: the sum of these parts. Empty where the goal is about the figure
     /// alone.
     pub yardstick: &'static [Part],
-    /// What the figure must reach.
+    /// The goal.
     pub goal: Goal,
 }
 
@@ -61,7 +61,7 @@ impl Row {
 pub struct Part {
     /// How many times.
     pub times: f64,
-    /// What measures.
+    /// The program that measures.
     pub source: Source,
     /// Which of its numbers is taken.
     pub statistic: Statistic,
@@ -82,7 +82,7 @@ impl Part {
         }
     }
 
-    /// The same part with another number of its source.
+    /// Returns the same part with another number of its source.
     pub const fn at(self, statistic: Statistic) -> Self {
         Self { statistic, ..self }
     }
@@ -106,14 +106,14 @@ impl fmt::Display for Part {
     }
 }
 
-/// What a number is.
+/// The kind of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
     /// A time in microseconds.
     Time,
-    /// How many per second.
+    /// A number per second.
     Rate,
-    /// How many.
+    /// A count.
     Count,
 }
 

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::test::{Metric, Test, Verb};
 
-/// How long a run may take.
+/// Longest time of a run.
 pub(super) const LIMIT: Duration = Duration::from_secs(180);
 
 /// A test with its options.
@@ -44,7 +44,7 @@ pub enum Path {
 }
 
 impl Path {
-    /// What makes softroce take its UDP path.
+    /// The variable that selects softroce's UDP path.
     const UDP: &'static str = "SOFTROCE_PATH=udp";
 
     /// Returns the words in front of those of the program.
@@ -58,12 +58,12 @@ impl Path {
     }
 }
 
-/// What a program measured.
+/// The result of a program.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Reading {
     /// The number that was asked for: microseconds, messages each second, or a count.
     pub(super) figure: f64,
-    /// What the program wrote or printed.
+    /// The document that the program wrote, or its output.
     pub(super) document: Value,
 }
 
@@ -81,23 +81,23 @@ impl Run {
         }
     }
 
-    /// The same on another path.
+    /// Returns the same test on another path.
     pub const fn by(self, path: Path) -> Self {
         Self { path, ..self }
     }
 
-    /// The same with another MTU than the port's.
+    /// Returns the same test with another MTU than the port's.
     pub const fn mtu(self, bytes: usize) -> Self {
         let mtu = Some(bytes);
         Self { mtu, ..self }
     }
 
-    /// The same with more options.
+    /// Returns the same test with more options.
     pub const fn with(self, words: &'static [&'static str]) -> Self {
         Self { words, ..self }
     }
 
-    /// The same with so many servers.
+    /// Returns the same test with so many servers.
     pub const fn servers(self, servers: usize) -> Self {
         Self { servers, ..self }
     }

@@ -1,4 +1,4 @@
-//! What a whole run found, and how it ends.
+//! The summary of a run: the number of rows by verdict, and the exit status.
 
 use std::fmt;
 

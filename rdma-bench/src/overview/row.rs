@@ -84,7 +84,7 @@ pub struct Row {
     pub verb: Verb,
     /// The size of a message in bytes.
     pub size: usize,
-    /// What is measured.
+    /// The layer or program.
     pub subject: Subject,
 }
 

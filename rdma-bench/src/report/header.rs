@@ -57,7 +57,7 @@ pub struct Header {
     pub memory: String,
     /// The number of queue pairs that this end has with the other one.
     pub queue_pairs: usize,
-    /// Whether receives are taken from a shared receive queue.
+    /// `true` if receives are taken from a shared receive queue.
     pub shared_receives: bool,
     /// The queue depths that this end uses.
     pub depths: Vec<(&'static str, usize)>,

@@ -112,7 +112,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// As [`Self::poll`] and [`Self::request_notification`].
+    /// The errors of [`Self::poll`] and [`Self::request_notification`].
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn poll_or_arm<'r>(&self, room: &'r mut [WorkCompletion]) -> Result<&'r [WorkCompletion]> {
         let found = self.poll(room)?.len();
@@ -128,7 +128,7 @@ impl CompletionQueue {
 /// completions than it has room for.
 const RECHECK: Duration = Duration::from_millis(50);
 
-/// How often to look before others get the processor.
+/// Number of polls before other threads get the processor.
 const SPINS: u32 = 200;
 
 /// Lets time pass between two polls, of which `idle` found nothing: none at first, then that of other

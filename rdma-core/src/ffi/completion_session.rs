@@ -68,7 +68,7 @@ impl<'a> Session<'a> {
         Ok(false)
     }
 
-    /// As [`Self::advance`], to those too that others await.
+    /// Goes to the next completion as [`Self::advance`] does, also to completions that others await.
     fn step(&mut self) -> Result<bool> {
         self.current = self.put_back.pop_front();
         if self.current.is_some() {

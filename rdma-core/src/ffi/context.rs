@@ -21,7 +21,7 @@ pub(crate) struct ContextHandle {
     /// What the device can do, which does not change while it is open.
     attributes: OnceLock<sys::ibv_device_attr>,
     leases: Leases,
-    /// Whether windows of type 1 and of type 2 keep to their bounds, once that was tried.
+    /// `true` if windows of type 1, and of type 2, keep to their bounds; empty until that was tried.
     window_bounds: [OnceLock<bool>; 2],
 }
 

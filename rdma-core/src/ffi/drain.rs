@@ -51,7 +51,7 @@ impl<'a> Marked<'a> {
         }
     }
 
-    /// How many markers have completed.
+    /// Returns the number of markers that have completed.
     fn seen(&self) -> u64 {
         self.awaited.inbox().len() as u64
     }

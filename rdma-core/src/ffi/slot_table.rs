@@ -61,7 +61,7 @@ impl Reserved {
         (self.id & INDEX_MASK) as u32
     }
 
-    /// The same right, for a holder that is forgotten.
+    /// Returns the same right a second time, for a holder that is forgotten.
     #[inline]
     pub(super) fn moved(&self) -> Self {
         Self { id: self.id }

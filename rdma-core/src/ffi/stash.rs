@@ -43,7 +43,7 @@ impl<T> Stash<T> {
         }
     }
 
-    /// Whether not to poll in the plain way, or not only. What the device then gives is still to be
+    /// Returns whether a poll must do more than ask the device. The device's completions are still to be
     /// [looked through](Self::is_awaited) for completions that others await.
     ///
     /// Relaxed: who is told `false` while another thread puts something in finds it the next time.
@@ -85,7 +85,7 @@ impl<T> Stash<T> {
     }
 
     /// Puts the completion with this id into the inbox of its waiter, and returns whether it has one.
-    /// It is for nobody else then.
+    /// Nobody else gets such a completion.
     #[inline]
     pub(super) fn divert(&self, id: u64, completion: impl FnMut() -> T) -> bool {
         self.is_awaited() && self.divert_awaited(id, completion)

@@ -9,7 +9,7 @@ use crate::error::Result;
 /// The value can be whatever finds the request's meaning again: a number, a waker, a sender of a
 /// channel, a `Weak` of a connection. (An `Arc` of the object that owns the queue keeps that object
 /// alive until the request completes.) No table from ids to such values is needed beside the queue.
-/// What `T` of a queue is, `Tagged<T, V>` can be as well, for sends and for receives.
+/// `Tagged<T, V>` can stand for the `T` of every queue, for sends and for receives.
 ///
 /// ```
 /// use rdma_core::{Buffer, Tagged};

@@ -160,7 +160,7 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`Self::post`]; the requests that were not posted stay in the batch.
+    /// The errors of [`Self::post`]; the requests that were not posted stay in the batch.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_wr_complete")]
     #[inline]
@@ -248,7 +248,7 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`SendBatch::post_and_keep`].
+    /// The errors of [`SendBatch::post_and_keep`].
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post_and_keep(&mut self) -> Result<usize, BatchError> {

@@ -15,12 +15,12 @@ use self::repeated::Repeated;
 use crate::cargo::{self, Executable};
 use crate::{environment, fuzz, packages};
 
-/// What to run, and for how long.
+/// The soaks to run, and their time.
 #[derive(Debug)]
 pub(crate) struct Choice {
     /// The soak; all of them when `None`.
     pub(crate) name: Option<String>,
-    /// How long all chosen soaks run together, without their builds.
+    /// Time of all chosen soaks together, without their builds.
     pub(crate) time: Duration,
     /// Only list the soaks.
     pub(crate) list: bool,

@@ -12,7 +12,7 @@ use crate::cargo::{self, Executable};
 use crate::limit::{Group, TIMED_OUT, exit_code};
 use crate::{environment, project};
 
-/// How much longer than its time a soak may take: the last run is slower than those before it, or
+/// Time that a soak may take beyond its own: the last run is slower than those before it, or
 /// hangs.
 const GRACE: Duration = Duration::from_secs(120);
 

@@ -34,7 +34,7 @@ use crate::cargo::{self, Executable};
 use crate::rxe::{self, Requirements};
 use crate::{packages, project};
 
-/// How long all tests on a device of the kernel may run together.
+/// Longest time of all tests on a device of the kernel together.
 const DEVICE_LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// Runs the selected tests, prints the report, and returns the exit status.

@@ -13,7 +13,7 @@ use crate::cargo::{self, Executable};
 use crate::packages::{self, Group};
 use crate::{project, rxe};
 
-/// How long one test program may run. The guest's processor may be emulated, and may share the
+/// Longest time of one test program. The guest's processor may be emulated, and may share the
 /// host's with other work.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(900);
 

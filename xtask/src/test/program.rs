@@ -19,13 +19,13 @@ use crate::limit::Group;
 /// How long the output may stay open after the program has ended and its children were killed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a program may take to list its tests.
+/// Longest time in which a program lists its tests.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
 /// A program whose output is libtest's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
-    /// Its package and its target, with a space between.
+    /// Package and target, with a space between.
     pub(crate) name: String,
     /// The file and its arguments.
     pub(crate) command: Vec<OsString>,

@@ -1,4 +1,4 @@
-//! What `cargo xtask test --quick` leaves out: every device but softroce, every program or test that
+//! The tests that `cargo xtask test --quick` leaves out: every device but softroce, every program or test that
 //! takes longer than ten seconds by itself or minutes beside other work, and most repetitions of
 //! tests that repeat themselves with other random numbers.
 
@@ -50,7 +50,7 @@ const REPETITIONS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// What is left out besides programs and repetitions.
+/// Tests that are left out besides programs and repetitions.
 const OTHERS: &[&str] = &[
     "the kernel's Soft-RoCE, and the guest that has it",
     "softroce by packets and by shared memory",

@@ -60,12 +60,12 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     /// The outcomes by place.
     pub(crate) parts: Vec<Part>,
-    /// What a quick run left out.
+    /// Tests that a quick run left out.
     pub(crate) left_out: Vec<&'static str>,
     /// Failures of the run that are not a test's. Each counts as one failed test.
     pub(crate) problems: Vec<String>,

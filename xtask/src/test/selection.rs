@@ -6,7 +6,7 @@ use super::quick;
 use super::target::{Target, XTASK};
 use crate::cargo::{Executable, Kind};
 
-/// What `cargo xtask test` calls the examples in the documentation, which rustdoc builds and runs.
+/// Name of the examples in the documentation, which rustdoc builds and runs, in `cargo xtask test`.
 pub(crate) const DOC_TESTS: &str = "doc-tests";
 
 /// The tests to run.

@@ -8,7 +8,7 @@ use crate::packages::{self, Group};
 #[derive(Debug, Default)]
 pub(crate) struct Supplies {
     tried: Vec<&'static Group>,
-    /// What could not be installed, and why.
+    /// Packages that could not be installed, with the reasons.
     absent: Vec<(&'static Group, String)>,
 }
 

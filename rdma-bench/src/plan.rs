@@ -292,10 +292,10 @@ impl Plan {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn plan(verb: Verb, metric: Metric, sizes: &[usize], iterations: usize) -> Plan {
+    pub(crate) fn plan(verb: Verb, metric: Metric, sizes: &[usize], iterations: usize) -> Plan {
         let test = Test { verb, metric };
         Plan::new(test, sizes.to_vec(), Length::Iterations(iterations))
     }

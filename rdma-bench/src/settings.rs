@@ -1,4 +1,4 @@
-//! How one end measures: the part that the other end need not know.
+//! Settings of one end of a test, which the other end need not know.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rdma_core::ConnectOptions;
 use crate::plan::Plan;
 use crate::test::{Metric, Test, Verb};
 
-/// How tasks of rdma-async and rdma-rpc learn of completions.
+/// The way in which tasks of rdma-async and rdma-rpc notice completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
     /// By their events.
@@ -18,7 +18,7 @@ pub enum Completion {
     Busy,
 }
 
-/// How one end measures.
+/// Settings of one end of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The device; `None` is the one that `RDMA_DEVICE` selects, or the first usable one.
@@ -45,7 +45,7 @@ pub struct Settings {
     pub outstanding_reads: Option<u8>,
     /// Wait for completions by their events instead of polling, in rdma-core.
     pub events: bool,
-    /// How to learn of completions in the layers above; `None` is rdma-async's default.
+    /// The way to notice completions in the layers above rdma-core; `None` for rdma-async's default.
     pub completion: Option<Completion>,
     /// Number of threads of the layers above rdma-core; with more than one, the test itself has another.
     pub threads: usize,
@@ -94,7 +94,7 @@ impl Settings {
     /// The vendor whose devices perftest sends inline on by default.
     const MELLANOX: u32 = 0x02c9;
 
-    /// How queue pairs are connected, with the device's choice of the MTU.
+    /// Returns the options for connecting queue pairs, with the device's choice of the MTU.
     pub(crate) fn connect_options(&self) -> ConnectOptions {
         ConnectOptions::default()
             .ack_timeout_exponent(self.ack_timeout)
@@ -162,12 +162,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Length;
-
-    fn plan(verb: Verb, metric: Metric, sizes: &[usize], iterations: usize) -> Plan {
-        let test = Test { verb, metric };
-        Plan::new(test, sizes.to_vec(), Length::Iterations(iterations))
-    }
+    use crate::plan::tests::plan;
 
     #[test]
     fn depth_and_moderation_are_perftests() {

@@ -125,7 +125,7 @@ xflags::xflags! {
         cmd soak {
             /// Only this soak [all of them, which divide the time equally].
             optional name: String
-            /// How long to run, without building [20].
+            /// Time of all soaks together, in minutes, without building [20].
             optional --minutes n: u64
             /// List the soaks, and run none.
             optional --list

@@ -21,7 +21,7 @@ pub struct Pair {
     pub judged: f64,
     /// The round trip of a cache line before and after the pair, in microseconds.
     pub cache_line: [f64; 2],
-    /// How far apart the processors were, by these round trips.
+    /// The distances of the processors, by these round trips.
     pub regimes: [Regime; 2],
     /// What the programs wrote or printed.
     pub documents: Vec<Value>,

@@ -1,4 +1,4 @@
-//! How far apart the two processors are at a moment.
+//! The distance of the two processors at a moment.
 
 use std::fmt;
 

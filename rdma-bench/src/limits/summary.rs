@@ -5,7 +5,7 @@ use std::fmt;
 use super::goal::Verdict;
 use super::row::Row;
 
-/// How every row of a run came out.
+/// The outcomes of all rows of a run.
 #[derive(Debug, Default)]
 pub struct Summary {
     outcomes: Vec<(Row, Outcome)>,

@@ -99,8 +99,8 @@ impl RawRegion {
 /// among them, are dropped after it.
 pub(crate) struct RegionHandle {
     raw: RawRegion,
-    /// What to add to an address of this process for that which requests use. It says where the
-    /// device counts from, and so changes only when the device was told another address.
+    /// Difference between the addresses that requests use and those of this process, modulo 2^64.
+    /// Changes only when the device was given another address.
     shift: u64,
     access: AccessFlags,
     memory: Arc<Backing>,

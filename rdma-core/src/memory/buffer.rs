@@ -113,7 +113,7 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// As [`Self::expose`], and [`Error::InvalidArgument`] for [`AccessFlags::ZERO_BASED`] with an
+    /// The errors of [`Self::expose`], and [`Error::InvalidArgument`] for [`AccessFlags::ZERO_BASED`] with an
     /// address other than 0.
     #[doc(alias = "ibv_reg_mr_iova")]
     pub fn expose_at(

@@ -36,6 +36,9 @@ struct Options {
     /// Only the sizes with a goal.
     #[arg(long)]
     judged: bool,
+    /// Judge nothing: the device has rows of the judge.
+    #[arg(long, conflicts_with = "judged")]
+    unjudged: bool,
     /// What cargo passes.
     #[arg(long, hide = true)]
     bench: bool,
@@ -108,7 +111,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         judged,
         missed,
     } = tally;
-    if options.full {
+    if options.full && !options.unjudged {
         println!("\ngoals: {judged} judged, {missed} missed");
     }
     if failed > 0 {
@@ -127,12 +130,23 @@ impl Bench<'_> {
         cases.into_iter().filter(wanted).collect()
     }
 
-    /// rdma-core and perftest.
+    /// Returns the goal of a case. A quick run has none.
+    fn goal(&self, case: &Case) -> Option<Goal> {
+        let is_judged = self.options.full && !self.options.unjudged;
+        is_judged.then(|| Goal::of(case)).flatten()
+    }
+
+    /// Compares rdma-core with perftest.
     fn compare(&self, cases: Vec<Case>, tally: &mut Tally) -> anyhow::Result<()> {
         let ours = Program::Ours(self.program.clone(), Layer::Core);
         let peer = self.perftest.as_ref().ok().map(|_| Program::Perftest);
         for case in cases {
-            match compare(case, &self.network, (&ours, peer.as_ref()), self.effort) {
+            match compare(
+                case,
+                &self.network,
+                (&ours, peer.as_ref()),
+                (self.effort, self.goal(&case)),
+            ) {
                 Ok(comparison) => {
                     println!("{}", line(&comparison));
                     let verdict = comparison.verdict();

@@ -72,6 +72,10 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
         let ended = match part {
             Part::Limits => bench.limits(),
             Part::LimitsInGuest => bench.limits_in_guest(),
+            // Softroce is judged by its rows, which have goals beside perftest, too.
+            Part::Verbs if choice.device == Target::Softroce && choice.arguments.is_empty() => {
+                bench.on_device(VERBS, vec!["--unjudged".into()])
+            }
             Part::Verbs => bench.on_device(VERBS, choice.arguments.clone()),
             Part::Overview => bench.on_device(OVERVIEW, Vec::new()),
         };

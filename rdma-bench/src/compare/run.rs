@@ -34,14 +34,11 @@ pub fn compare(
     case: Case,
     network: &Network,
     (ours, peer): (&Program, Option<&Program>),
-    effort: Effort,
+    (effort, goal): (Effort, Option<Goal>),
 ) -> Result<Comparison> {
     let mut comparison = Comparison {
         case,
-        goal: match effort {
-            Effort::Quick => None,
-            Effort::Full => Goal::of(&case),
-        },
+        goal,
         pairs: Vec::new(),
     };
     let theirs = || -> Result<Option<f64>> {

@@ -27,6 +27,9 @@ const KERNELS: &str = "rxe_0";
 /// Emulated, a checksum by this instruction takes longer than by a table, as the kernel's does.
 const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 
+/// The variable by which the judge finds the program that sends forged packets.
+const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
+
 /// How to run the benchmarks.
 #[derive(Debug)]
 pub(crate) struct Choice {
@@ -55,6 +58,7 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
         // All programs measure the same library, preloaded.
         build.push("--no-default-features");
         preload = softroce::environment(shell)?;
+        preload.push((ATTACKER.into(), attacker()?.into()));
     }
     let results = project::target().join(PACKAGE);
     fs::create_dir_all(&results)?;
@@ -98,6 +102,19 @@ pub(crate) fn run(shell: &Shell, choice: Choice) -> anyhow::Result<u8> {
         eprintln!("results: {results}");
     }
     Ok(status)
+}
+
+/// Builds the program that sends forged packets to softroce.
+fn attacker() -> anyhow::Result<PathBuf> {
+    let build = [
+        "build",
+        "--release",
+        "--package=softroce",
+        "--example=attacker",
+    ];
+    let built = cargo::build(&build)?;
+    let attacker = built.into_iter().find(|built| built.target == "attacker");
+    Ok(attacker.context("cargo built no example `attacker`")?.path)
 }
 
 /// What can be run.

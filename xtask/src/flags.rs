@@ -99,12 +99,12 @@ xflags::xflags! {
         /// loop in C, on softroce. Profiles go to target/callgrind. The exit status tells whether the
         /// goals are met.
         cmd callgrind {}
-        /// Plant known bugs in softroce's transport, one at a time in a copy of the workspace, and see
-        /// that the simulated network notices each.
+        /// Plant known bugs in softroce and rdma-core, one at a time in a copy of the workspace, and
+        /// check that the test named by each bug fails.
         cmd plant {
-            /// Only this bug [all of ibverbs-sys/softroce/tests/planted].
+            /// Only this bug [all of ibverbs-sys/softroce/tests/planted and rdma-core/tests/planted].
             repeated --bug name: String
-            /// How many schedules a bug may pass until it counts as missed [500].
+            /// Number of schedules of the simulated network before a bug counts as missed [500].
             optional --schedules n: u64
         }
         /// Fuzz softroce: let a fuzzer look for input that makes it panic, answer wrongly or misuse

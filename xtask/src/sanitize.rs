@@ -60,7 +60,8 @@ fn build(shell: &Shell, tests: &[String]) -> anyhow::Result<Vec<Executable>> {
     }
     // The sanitizer's option is not stable, but its runtime comes with every compiler.
     let environment = [
-        ("RUSTFLAGS", "-Zsanitizer=address"),
+        // With `sanitized` the device copies by means that the sanitizer sees.
+        ("RUSTFLAGS", "-Zsanitizer=address --cfg sanitized"),
         ("RUSTC_BOOTSTRAP", "1"),
     ];
     cargo::build_with(&arguments, &environment)

@@ -12,7 +12,20 @@ use softroce::wire::{
 fn main() -> io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     packets(&corpus.join("packet"))?;
-    calls(&corpus.join("attributes"))
+    calls(&corpus.join("attributes"))?;
+    for target in ["handshake", "ring", "tables", "manufacturer", "queue_pair"] {
+        steps(&corpus.join(target))?;
+    }
+    Ok(())
+}
+
+/// Runs of steps, which such targets take from any bytes: zeros, counting ones, and pseudo-random ones.
+fn steps(corpus: &Path) -> io::Result<()> {
+    fs::create_dir_all(corpus)?;
+    fs::write(corpus.join("zeros"), [0; 64])?;
+    let counting: Vec<u8> = (0..=255).collect();
+    fs::write(corpus.join("counting"), counting)?;
+    runs(corpus, 400)
 }
 
 /// Calls by number: every kind once with zeros, and runs of pseudo-random ones.
@@ -24,13 +37,18 @@ fn calls(corpus: &Path) -> io::Result<()> {
         bytes.extend([1; 40]);
         fs::write(corpus.join(format!("call-{call}")), bytes)?;
     }
+    runs(corpus, 700)
+}
+
+/// Pseudo-random bytes.
+fn runs(corpus: &Path, length: usize) -> io::Result<()> {
     for seed in 1..9_u32 {
         let mut state = seed;
         let mut next = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 24) as u8
         };
-        let bytes: Vec<u8> = (0..700).map(|_| next()).collect();
+        let bytes: Vec<u8> = (0..length).map(|_| next()).collect();
         fs::write(corpus.join(format!("run-{seed}")), bytes)?;
     }
     Ok(())

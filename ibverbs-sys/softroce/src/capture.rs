@@ -6,13 +6,15 @@
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+
+use crate::descriptor::Descriptor;
 
 /// The link type of packets that begin with their IP header, version 4 or 6 (`LINKTYPE_RAW`).
 const RAW_IP: u32 = 101;
@@ -29,7 +31,7 @@ pub(crate) struct Capture {
 
 #[derive(Debug)]
 struct Writer {
-    file: File,
+    file: Descriptor,
     /// The next record, which goes to the file at once: a process that ends by a signal loses none, and processes that
     /// write to the same file do not come between each other.
     record: Vec<u8>,
@@ -44,13 +46,15 @@ impl Capture {
         begin(path)?;
         let is_file = fs::metadata(path)?.is_file();
         // What is no file, a pipe for example, is not read back.
-        let mut file = OpenOptions::new().read(is_file).append(true).open(path)?;
-        if !is_file || file.metadata()?.len() == 0 {
+        let mut options = OpenOptions::new();
+        options.read(is_file).append(true);
+        let file = Descriptor::open(|| options.open(path).map(Into::into))?;
+        if !is_file || rustix::fs::fstat(&file)?.st_size == 0 {
             file.write_all(&file_header())?;
         } else {
             let mut found = [0; 24];
-            let read = file.read_exact(&mut found);
-            if read.is_err() || found != file_header() {
+            let read = rustix::io::pread(&file, &mut found, 0);
+            if read != Ok(found.len()) || found != file_header() {
                 let message = "the file is there and is no capture of this kind";
                 return Err(io::Error::new(ErrorKind::AlreadyExists, message));
             }
@@ -383,9 +387,12 @@ mod tests {
         let capture = Capture::create("/dev/full");
         // The header fails already; of a capture that is open the same is made by hand.
         assert!(capture.is_err());
-        let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let open = || {
+            let file = OpenOptions::new().write(true).open("/dev/full")?;
+            io::Result::Ok(file.into())
+        };
         let writer = Writer {
-            file,
+            file: Descriptor::open(open).unwrap(),
             record: Vec::new(),
         };
         let capture = Capture {

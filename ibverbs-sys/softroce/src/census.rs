@@ -52,6 +52,13 @@ pub fn objects(kind: Kind) -> u64 {
     COUNTS[kind as usize].load(Ordering::Relaxed)
 }
 
+/// Counts from zero again, in a child of `fork`: what its parent has made is not the child's.
+pub(crate) fn forget() {
+    for count in &COUNTS {
+        count.store(0, Ordering::Relaxed);
+    }
+}
+
 /// Part of an object, which it counts for as long as it is there.
 pub(crate) struct Counted(Kind);
 

@@ -26,13 +26,13 @@
 use std::env;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use ibverbs_sys::ibv_event_type;
 
 use crate::fault::{Failure, NetworkFaults};
 use crate::path::Way;
+use crate::per_process::PerProcess;
 use crate::proto::Mtu;
 
 mod parse;
@@ -123,14 +123,12 @@ pub struct InvalidVariable {
 impl Config {
     /// That of the process's environment, as it was at the first call.
     pub fn of_process() -> Result<&'static Self, &'static InvalidVariable> {
-        static CONFIG: OnceLock<Result<Config, InvalidVariable>> = OnceLock::new();
-        CONFIG
-            .get_or_init(|| {
-                Self::parse(|name| {
-                    env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-                })
+        static CONFIG: PerProcess<Result<Config, InvalidVariable>> = PerProcess::new(|| {
+            Config::parse(|name| {
+                env::var_os(name).map(|value| value.to_string_lossy().into_owned())
             })
-            .as_ref()
+        });
+        CONFIG.get().as_ref()
     }
 
     /// That of an environment.

@@ -3,16 +3,24 @@
 //! (`/sys/class/infiniband/DEVICE/ports/1/{counters,hw_counters}`).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use crate::per_process::PerProcess;
 use crate::proto::Counter;
 
 /// The counters of the process's device, all zero before it is opened.
 pub fn counters() -> &'static Counters {
     Counters::of_process()
+}
+
+static COUNTERS: PerProcess<Arc<Counters>> = PerProcess::new(Arc::default);
+
+/// Leaves the parent's counters alone, in a child of `fork`: its own begin at zero.
+pub(crate) fn forget() {
+    COUNTERS.forget();
 }
 
 /// The counters of a device. They only grow, and wrap at 2^64.
@@ -34,8 +42,7 @@ pub struct Tally {
 
 impl Counters {
     pub(crate) fn of_process() -> &'static Arc<Self> {
-        static COUNTERS: OnceLock<Arc<Counters>> = OnceLock::new();
-        COUNTERS.get_or_init(Arc::default)
+        COUNTERS.get()
     }
 
     /// Adds to a counter.

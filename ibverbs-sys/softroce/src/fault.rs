@@ -4,16 +4,19 @@
 //! the variables of [`config`](crate::config).
 
 mod network;
+#[cfg(any(test, feature = "sim"))]
+pub mod panics;
 mod verb;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use ibverbs_sys::ibv_event_type;
 use parking_lot::Mutex;
 
 use crate::config::Config;
+use crate::per_process::PerProcess;
 use network::Accidents;
 
 pub(crate) use network::Fate;
@@ -23,6 +26,17 @@ pub use verb::{Errno, Verb};
 /// The accidents of the process's device. They can be arranged before it is opened.
 pub fn faults() -> &'static Faults {
     Faults::of_process()
+}
+
+static FAULTS: PerProcess<Arc<Faults>> = PerProcess::new(|| {
+    let default = Config::default();
+    // What is wrong with the variables is said where the device is opened.
+    Arc::new(Faults::new(Config::of_process().unwrap_or(&default)))
+});
+
+/// Leaves the parent's accidents alone, in a child of `fork`: its own begin with those of the environment.
+pub(crate) fn forget() {
+    FAULTS.forget();
 }
 
 /// A call of a verb that fails.
@@ -51,6 +65,8 @@ pub struct Faults {
     careless: AtomicBool,
     accidents: Mutex<Accidents>,
     link_up: AtomicBool,
+    /// The device has failed, for good: its link is down, and many verbs fail.
+    device_failed: AtomicBool,
     listeners: Mutex<Vec<Weak<dyn Listener>>>,
 }
 
@@ -63,18 +79,14 @@ impl Faults {
             careless: AtomicBool::new(config.network.any()),
             accidents: Mutex::new(Accidents::new(config.network)),
             link_up: AtomicBool::new(true),
+            device_failed: AtomicBool::new(false),
             listeners: Mutex::new(Vec::new()),
         }
     }
 
     /// Those of the process's device, which may not have been opened yet.
     pub(crate) fn of_process() -> &'static Arc<Self> {
-        static FAULTS: OnceLock<Arc<Faults>> = OnceLock::new();
-        FAULTS.get_or_init(|| {
-            let default = Config::default();
-            // What is wrong with the variables is said where the device is opened.
-            Arc::new(Self::new(Config::of_process().unwrap_or(&default)))
-        })
+        FAULTS.get()
     }
 
     /// Makes a call of a verb fail. Several calls may be told.
@@ -88,7 +100,7 @@ impl Faults {
     pub fn forget_failures(&self) {
         let mut failures = self.failures.lock();
         failures.clear();
-        self.failing.store(false, Ordering::Relaxed);
+        self.set_failing(&failures);
     }
 
     /// Counts a call of a verb; the error that it shall fail with.
@@ -115,8 +127,33 @@ impl Faults {
             }
             failure.call > 0
         });
-        self.failing.store(!failures.is_empty(), Ordering::Relaxed);
+        self.set_failing(&failures);
+        if verb.needs_device() && self.device_has_failed() {
+            failed = Some(Errno(libc::EIO));
+        }
         failed.map_or(Ok(()), Err)
+    }
+
+    fn set_failing(&self, failures: &[Failure]) {
+        self.failing.store(!failures.is_empty(), Ordering::SeqCst);
+        // Whoever makes it fail stores both in the other order.
+        if self.device_has_failed() {
+            self.failing.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Takes the link down for good, without an event, and makes verbs fail that need the device. Takes no
+    /// lock. Returns whether this is the first call.
+    pub(crate) fn fail_device(&self) -> bool {
+        let first = !self.device_failed.swap(true, Ordering::SeqCst);
+        self.link_up.store(false, Ordering::SeqCst);
+        self.failing.store(true, Ordering::SeqCst);
+        first
+    }
+
+    /// Returns whether the device has failed, for good.
+    pub(crate) fn device_has_failed(&self) -> bool {
+        self.device_failed.load(Ordering::SeqCst)
     }
 
     /// What happens to packets from now on; the random numbers begin anew.
@@ -146,8 +183,13 @@ impl Faults {
 
     /// Takes the link down or up: while it is down nothing is sent and nothing comes. A change
     /// raises `IBV_EVENT_PORT_ERR` or `IBV_EVENT_PORT_ACTIVE`.
+    /// That of a device that has failed stays down.
     pub fn set_link(&self, up: bool) {
-        if self.link_up.swap(up, Ordering::Relaxed) != up {
+        let before = self.link_up.swap(up, Ordering::SeqCst);
+        if self.device_has_failed() {
+            // Whoever makes it fail stores both in the other order.
+            self.link_up.store(false, Ordering::SeqCst);
+        } else if before != up {
             self.raise(if up {
                 ibv_event_type::IBV_EVENT_PORT_ACTIVE
             } else {
@@ -237,6 +279,29 @@ mod tests {
         });
         faults.forget_failures();
         assert_eq!(faults.check(Verb::PostSend), Ok(()));
+    }
+
+    #[test]
+    fn a_device_that_failed_stays_so() {
+        let faults = Faults::new(&Config::default());
+        assert!(faults.fail_device());
+        assert!(!faults.fail_device());
+        faults.set_link(true);
+        faults.forget_failures();
+        assert!(!faults.link_is_up() && !faults.spare_packets());
+        for verb in [Verb::CreateQp, Verb::RegMr, Verb::OpenDevice] {
+            assert_eq!(faults.check(verb), Err(Errno(libc::EIO)));
+        }
+        for verb in [Verb::DestroyQp, Verb::PollCq, Verb::PostSend] {
+            assert_eq!(faults.check(verb), Ok(()));
+        }
+        faults.fail(Failure {
+            verb: Verb::PollCq,
+            call: 1,
+            errno: Errno(libc::EINTR),
+        });
+        assert_eq!(faults.check(Verb::PollCq), Err(Errno(libc::EINTR)));
+        assert!(faults.check(Verb::RegMr).is_err());
     }
 
     #[test]

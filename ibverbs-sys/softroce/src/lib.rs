@@ -37,6 +37,7 @@
 //! | `nic` | the process's one NIC, which all of this is on |
 //! | `net`, `engine` | its sockets, GIDs and packets with their ICRC; the thread that is there when nobody polls |
 //! | [`path`], [`same_host`] | the ways to a peer: within the process, between processes of the host, or by packets |
+//! | `random` | what other processes cannot foresee: keys and numbers |
 //! | `spin` | the mutex of what each message needs |
 //! | [`config`], [`fault`], [`mod@counters`] | what the environment says; accidents at will; what is counted |
 //! | [`proto`] | the transport, free of input and output: RC, UC, UD and XRC queue pairs as state machines |
@@ -49,19 +50,26 @@ pub mod completion;
 pub mod config;
 pub mod context;
 pub mod counters;
+mod descriptor;
 mod engine;
 pub mod fault;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod limits;
 pub mod memory;
 pub mod multicast;
 mod net;
 mod nic;
+mod number;
 pub mod path;
+mod per_process;
 pub mod proto;
 pub mod queue_pair;
+mod random;
 pub mod receive;
 pub mod same_host;
-#[cfg(any(test, feature = "sim"))]
+#[cfg(any(test, fuzzing, feature = "sim"))]
 pub mod sim;
 mod spin;
 pub mod wire;

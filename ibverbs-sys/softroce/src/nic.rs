@@ -2,12 +2,11 @@
 //! The process's one NIC: what all objects of the device stand on.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::Ipv6Addr;
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use crate::engine::{Alarm, Engine, Sleeper, Timers};
 use crate::fault::Faults;
 use crate::net::{self, Network};
 use crate::path::Way;
+use crate::per_process::PerProcess;
 use crate::proto::{Mtu, Step, Time};
 use crate::queue_pair::{self, QueuePair, Sender};
 use crate::same_host::{self, Neighbourhood, Publication};
@@ -28,6 +28,7 @@ use crate::{memory, multicast, receive, spin};
 
 mod channel;
 mod device;
+mod fatal;
 mod receiver;
 mod sockets;
 mod unanswered;
@@ -73,10 +74,16 @@ pub(crate) struct Nic {
     /// How often a program polled.
     polls: AtomicU32,
     engine: OnceLock<Engine>,
+    this: Weak<Self>,
 }
 
 /// The process's one.
-static NIC: Mutex<Option<Arc<Nic>>> = Mutex::new(None);
+static NIC: PerProcess<Mutex<Option<Arc<Nic>>>> = PerProcess::new(Mutex::default);
+
+/// Leaves the parent's NIC alone, in a child of `fork`: it is neither used nor dropped.
+pub(crate) fn forget() {
+    NIC.forget();
+}
 
 /// Keys of timers that are not a queue pair's; those are below 2^24, and so is the network's one.
 const DEADLINES: u32 = net::DELAY + 1;
@@ -90,7 +97,7 @@ impl Nic {
     pub(crate) fn open() -> io::Result<Arc<Self>> {
         fork::watch();
         exit::watch();
-        let mut nic = NIC.lock();
+        let mut nic = NIC.get().lock();
         if let Some(nic) = &*nic {
             return Ok(Arc::clone(nic));
         }
@@ -104,7 +111,7 @@ impl Nic {
 
     /// The process is about to end: answers that were left to a later look go now.
     pub(crate) fn farewell() {
-        let nic = NIC.try_lock().and_then(|nic| nic.clone());
+        let nic = NIC.get().try_lock().and_then(|nic| nic.clone());
         if let Some(nic) = nic
             && nic.owes_answers.load(Ordering::Relaxed)
         {
@@ -112,9 +119,17 @@ impl Nic {
         }
     }
 
+    /// Ends the work of the process's NIC, as [`fatal`](Self::fatal), unless it is just being opened: then its engine finds
+    /// the reason, too.
+    pub(crate) fn fail_opened(reason: &str) {
+        if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
+            nic.fatal(reason);
+        }
+    }
+
     /// The process's NIC if it was opened.
     pub(crate) fn opened() -> Option<Arc<Self>> {
-        NIC.lock().clone()
+        NIC.get().lock().clone()
     }
 
     /// A NIC of its own.
@@ -136,7 +151,6 @@ impl Nic {
         let (deadlines, deadlines_alarm) = (Arc::<Deadlines>::default(), Arc::new(Alarm::new()));
         let (of_deadlines, alarm) = (Arc::clone(&timers), Arc::clone(&deadlines_alarm));
         deadlines.tell(move |time| of_deadlines.note(DEADLINES, &alarm, time));
-        let first_number = RandomState::new().build_hasher().finish() as u32;
         let memory = memory::Registry::new();
         // Now, so that no descriptor is opened later on; whoever asks again is told what became of it.
         memory.arena();
@@ -148,10 +162,10 @@ impl Nic {
             memory.tell(Arc::clone(neighbourhood));
             network.share(Arc::clone(neighbourhood));
         }
-        let nic = Arc::new(Self {
+        let nic = Arc::new_cyclic(|this| Self {
             memory,
             neighbourhood,
-            queue_pairs: queue_pair::Directory::new(network.slot(), first_number),
+            queue_pairs: queue_pair::Directory::new(network.slot()),
             shared_queues: receive::Directory::default(),
             groups: multicast::Groups::new(),
             deadlines,
@@ -169,6 +183,7 @@ impl Nic {
             polled: AtomicU64::new(0),
             polls: AtomicU32::new(0),
             engine: OnceLock::new(),
+            this: Weak::clone(this),
             network,
         });
         nic.run_schedule(now);
@@ -203,6 +218,8 @@ impl Nic {
     ) -> T {
         let (answer, timeout) = {
             let mut sender = queue_pair.sender();
+            #[cfg(any(test, feature = "sim"))]
+            crate::fault::panics::pass(crate::fault::panics::PanicPoint::Post);
             let answer = post(&mut sender);
             if sender.is_idle() {
                 return answer;
@@ -358,12 +375,13 @@ fn neighbourhood(
     counters: &Arc<Counters>,
 ) -> Option<Arc<Neighbourhood>> {
     let own = same_host::Own {
+        base_port: config.port,
         addresses: network.own_addresses(),
         gids: network.addresses().to_vec(),
         key_base: memory.key_base(),
         publication: Arc::new(Publication::new().ok()?),
         arena: Arc::clone(memory.arena()?),
-        bell: timers.sleeper().bell().ok()?,
+        bell: Arc::new(timers.sleeper().bell().ok()?),
         channels: same_host::Bells::new().ok()?,
         counters: Arc::clone(counters),
         // Where nothing else is allowed, queue pairs of the process go that way, too.
@@ -374,14 +392,14 @@ fn neighbourhood(
 
 /// The device's GUID: of this process, on this host, since it was started.
 pub(crate) fn guid() -> u64 {
-    static HOST: OnceLock<u32> = OnceLock::new();
-    let host = HOST.get_or_init(|| {
+    static HOST: PerProcess<u32> = PerProcess::new(|| {
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         // FNV-1a
-        boot.iter().fold(0x811c_9dc5, |hash, &byte| {
+        boot.iter().fold(0x811c_9dc5, |hash: u32, &byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
         })
     });
+    let host = HOST.get();
     // An EUI-64 that is administered locally.
     0x0200_0000_0000_0000 | u64::from(host & 0x00ff_ffff) << 32 | u64::from(process::id())
 }

@@ -64,12 +64,22 @@ const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("
 /// Polling an empty queue.
 const IDLE: &str = "idle";
 
-/// How rdma-core posts, and whether there is a goal for it.
-const WAYS: [(&str, bool); 4] = [
-    ("owned", true),
-    ("scope", true),
-    ("raw", true),
-    ("concurrent", false),
+/// What every way posts, or those that are not for all requests do.
+const ALL: &[&str] = &["send", "write", "read", "atomic"];
+const ONE_WAY: &[&str] = &["send", "write"];
+const MESSAGES: &[&str] = &["send"];
+
+/// How rdma-core posts, whether there is a goal for it, and what it posts. C posts the same structs
+/// with a flag or an address more, which is next to nothing.
+const WAYS: [(&str, bool, &[&str]); 8] = [
+    ("owned", true, ALL),
+    ("scope", true, ALL),
+    ("raw", true, ALL),
+    ("inline", true, ONE_WAY),
+    ("uc", true, ONE_WAY),
+    ("ud", false, MESSAGES),
+    ("srq", false, MESSAGES),
+    ("concurrent", false, ALL),
 ];
 
 /// What a request costs.
@@ -126,13 +136,16 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
         .iter()
         .map(|&(operation, polls)| Ok(bench.cost(&in_c, operation, polls)?.settled(&idle_c, polls)))
         .collect::<anyhow::Result<_>>()?;
-    for (way, judged) in WAYS {
+    for (way, judged, posted) in WAYS {
         let subject = Subject {
             program: in_rust.clone(),
             way: Some(way),
         };
         let idle = bench.cost(&subject, IDLE, 1)?;
         for (&(operation, polls), c) in OPERATIONS.iter().zip(&in_c) {
+            if !posted.contains(&operation) {
+                continue;
+            }
             let rust = bench
                 .cost(&subject, operation, polls)?
                 .settled(&idle, polls);

@@ -48,6 +48,11 @@ const REPETITIONS: &[(&str, &str, &str)] = &[
         "5",
         "20 of 25 peers killed in the middle of their traffic",
     ),
+    (
+        "SOFTROCE_TEST_MEETINGS",
+        "4",
+        "20 of 24 regions deregistered while a peer connects",
+    ),
 ];
 
 /// Tests that are left out besides programs and repetitions.

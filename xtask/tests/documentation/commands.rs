@@ -46,6 +46,9 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo xtask bench --device softroce", "takes an hour"),
     ("cargo xtask bench --device softroce --only G8", MINUTES),
     ("cargo xtask callgrind", MINUTES),
+    ("cargo xtask fuzz --seconds 600", "takes more than an hour"),
+    ("cargo xtask plant", "takes half an hour"),
+    ("cargo xtask sanitize", MINUTES),
     ("cargo xtask soak --minutes 60", "takes an hour"),
     ("cargo xtask softroce-setup", ROOT),
     (

@@ -17,6 +17,7 @@ use crate::census::{Counted, Kind};
 use crate::context::{Held, ProtectionDomain, Refusal};
 use crate::fault::Verb;
 use crate::memory::Block;
+use crate::per_process::PerProcess;
 
 /// A buffer. C gets a number in the place of a pointer to it, which none that is allocated later gets:
 /// so one that is freed already is known.
@@ -30,7 +31,12 @@ struct Buffer {
     _counted: Counted,
 }
 
-static BUFFERS: Mutex<BTreeMap<usize, Buffer>> = Mutex::new(BTreeMap::new());
+static BUFFERS: PerProcess<Mutex<BTreeMap<usize, Buffer>>> = PerProcess::new(Mutex::default);
+
+/// Leaves the parent's buffers alone, in a child of `fork`: they are not mapped there.
+pub(super) fn forget() {
+    BUFFERS.forget();
+}
 
 /// Set in all of our numbers, and in no address of a program.
 const OURS: usize = 1 << (usize::BITS - 1);
@@ -60,7 +66,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
                 _domain: domain,
                 _counted: Counted::new(Kind::Buffer),
             };
-            BUFFERS.lock().insert(number, buffer);
+            BUFFERS.get().lock().insert(number, buffer);
             // SAFETY: the caller gives a place for it.
             unsafe { *buf = ptr::without_provenance_mut(number) };
             Ok(start)
@@ -77,7 +83,7 @@ pub(crate) unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
         return unsafe { call!(ibv_free_buf(buf)) };
     }
     guard((), || {
-        let freed = BUFFERS.lock().remove(&buf.addr());
+        let freed = BUFFERS.get().lock().remove(&buf.addr());
         // Not under the lock: the system takes its time to take pages back.
         drop(freed);
     });
@@ -98,7 +104,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_buf_mr(
     };
     verb(Verb::RegMr, fail, || {
         pointer(|| {
-            let buffers = BUFFERS.lock();
+            let buffers = BUFFERS.get().lock();
             let buffer = buffers.get(&buf.addr()).ok_or(Refusal::Invalid)?;
             let start = addr.addr().checked_sub(buffer.block.address());
             let start = start.ok_or(Refusal::Invalid)? as u64;

@@ -2,7 +2,6 @@
 
 use std::cell::UnsafeCell;
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +90,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
             Ok(channel) => hand_out(ChannelHandle {
                 public: ibv_comp_channel {
                     context,
-                    fd: channel.as_fd().as_raw_fd(),
+                    fd: channel.number(),
                     refcnt: 0,
                 },
                 channel,

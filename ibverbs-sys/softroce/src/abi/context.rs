@@ -7,7 +7,7 @@ use libc::c_int;
 
 use super::answer::fetched;
 use super::real::call;
-use super::{guard, is_ours, minus_one, open, verb};
+use super::{fork, guard, is_ours, minus_one, open, verb};
 use crate::context::Subject;
 use crate::fault::Verb;
 
@@ -50,6 +50,9 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
         let Some(context) = context_of(&*event) else {
             return;
         };
+        if fork::is_inherited(context) {
+            return;
+        }
         if !is_ours(context) {
             return call!(ibv_ack_async_event(event));
         }

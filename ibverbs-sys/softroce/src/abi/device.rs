@@ -12,6 +12,7 @@ use super::real::{Inside, call};
 use crate::config::Config;
 use crate::fault::{Errno, Faults, Verb};
 use crate::nic;
+use crate::spin::Mutex;
 
 /// Whether an object with this context is ours; a device that is not has the real library's contexts.
 ///
@@ -25,6 +26,34 @@ pub(crate) unsafe fn is_ours(context: *const ibv_context) -> bool {
 /// Our device as C knows it. Its address says that something is ours.
 pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
+}
+
+/// The device of contexts that were open when this process was forked. It is called the same; who opens it opens ours.
+pub(crate) fn of_parent() -> *mut ibv_device {
+    OF_PARENT.0.get().cast()
+}
+
+/// Returns whether `device` is one of this library's.
+pub(crate) fn is_own(device: *const ibv_device) -> bool {
+    ptr::eq(device, address()) || ptr::eq(device, of_parent())
+}
+
+/// Held while the real library lists its devices, which it does under a lock of its own that a child of `fork` could
+/// not release.
+static LISTING: Mutex<()> = Mutex::new(());
+
+/// Waits until no thread lists devices, and keeps others from it: before a `fork`.
+pub(super) fn before_fork() {
+    mem::forget(LISTING.lock());
+}
+
+/// Ends what [`before_fork`] began, in the parent and in the child.
+///
+/// # Safety
+/// The calling thread must have called [`before_fork`], in this process or in the one that it was forked from.
+pub(super) unsafe fn after_fork() {
+    // SAFETY: the caller's promise: the lock is held, and its guard was forgotten.
+    unsafe { LISTING.force_unlock() };
 }
 
 /// `ibv_get_device_list(3)`: the real devices, then ours.
@@ -42,8 +71,11 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
         }
         let mut count = 0;
         let count_place = &raw mut count;
-        // SAFETY: there is room for the count.
-        let real = unsafe { call!(ibv_get_device_list(count_place) else ptr::null_mut()) };
+        let real = {
+            let _listing = LISTING.lock();
+            // SAFETY: there is room for the count.
+            unsafe { call!(ibv_get_device_list(count_place) else ptr::null_mut()) }
+        };
         let real_devices = match usize::try_from(count) {
             Ok(count) if !real.is_null() => {
                 // SAFETY: the list has that many devices until it is freed.
@@ -101,7 +133,7 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
 /// `ibv_get_device_name(3)`
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    if device != address() {
+    if !is_own(device) {
         // SAFETY: the caller gives a device of the real library.
         return unsafe { call!(ibv_get_device_name(device)) };
     }
@@ -112,7 +144,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> 
 /// `ibv_get_device_guid(3)`
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
-    if device != address() {
+    if !is_own(device) {
         // SAFETY: the caller gives a device of the real library.
         return unsafe { call!(ibv_get_device_guid(device)) };
     }
@@ -122,7 +154,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
 /// `ibv_get_device_index(3)`: the kernel has given ours none.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    if device != address() {
+    if !is_own(device) {
         // SAFETY: the caller gives a device of the real library.
         return unsafe { call!(ibv_get_device_index(device) else -1) };
     }
@@ -144,7 +176,10 @@ struct Shared(UnsafeCell<Device>);
 // It is in a cell because C has mutable pointers to it.
 unsafe impl Sync for Shared {}
 
-static DEVICE: Shared = Shared(UnsafeCell::new(Device {
+static DEVICE: Shared = Shared(UnsafeCell::new(NAMELESS));
+static OF_PARENT: Shared = Shared(UnsafeCell::new(NAMELESS));
+
+const NAMELESS: Device = Device {
     public: ibv_device {
         _ops: _ibv_device_ops {
             _dummy1: None,
@@ -158,7 +193,7 @@ static DEVICE: Shared = Shared(UnsafeCell::new(Device {
         ibdev_path: [0; 256],
     },
     private: [0; 1024],
-}));
+};
 
 const _: () = assert!(mem::offset_of!(Device, private) == size_of::<ibv_device>());
 
@@ -169,13 +204,15 @@ fn name_device() {
         // A variable that is wrong is told when the device is opened.
         let default = Config::default();
         let name = Config::of_process().unwrap_or(&default).device.as_bytes();
-        // SAFETY: nobody else writes, and whoever reads got the device after this.
-        let device = unsafe { &mut (*DEVICE.0.get()).public };
-        // One place stays zero behind a name that is too long.
-        let length = name.len().min(device.name.len() - 1);
-        for (place, byte) in name[..length].iter().enumerate() {
-            device.name[place] = byte.cast_signed();
-            device.dev_name[place] = byte.cast_signed();
+        for device in [&DEVICE, &OF_PARENT] {
+            // SAFETY: nobody else writes, and whoever reads got the device after this.
+            let device = unsafe { &mut (*device.0.get()).public };
+            // One place stays zero behind a name that is too long.
+            let length = name.len().min(device.name.len() - 1);
+            for (place, byte) in name[..length].iter().enumerate() {
+                device.name[place] = byte.cast_signed();
+                device.dev_name[place] = byte.cast_signed();
+            }
         }
     });
 }

@@ -10,7 +10,7 @@ use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 
 use super::completion::QueueHandle;
-use super::{guard, number, verb, work_completion};
+use super::{fork, guard, number, verb, work_completion};
 use crate::completion::Entry;
 use crate::fault::Verb;
 
@@ -82,6 +82,9 @@ unsafe extern "C" fn start(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c
     verb(Verb::PollCq, number, || {
         // SAFETY: the caller gives attributes and a queue of ours.
         unsafe {
+            if fork::is_inherited((*cq).context) {
+                return libc::EIO;
+            }
             if (*attr).comp_mask != 0 {
                 return libc::EINVAL;
             }

@@ -6,9 +6,9 @@ use bitflags::bitflags;
 use ibverbs_sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 use libc::{c_int, c_void};
 
-use super::guard;
 use super::queue_pair::{Object, object};
 use super::work_request::{SEND, address, bind, copy, pieces, segment};
+use super::{fork, guard};
 use crate::proto::{Remote, SendOperation, Service};
 use crate::queue_pair::PostError;
 
@@ -88,7 +88,20 @@ impl Later {
 /// The queue pair is ours, and not destroyed meanwhile.
 unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&Object)) {
     // SAFETY: the caller's promise; an extended queue pair begins with the plain one.
+    if unsafe { is_inherited(qp) } {
+        return;
+    }
+    // SAFETY: as above.
     guard((), || body(unsafe { object(qp.cast()) }));
+}
+
+/// Returns whether a queue pair was there when this process was forked.
+///
+/// # Safety
+/// As [`with`] says.
+unsafe fn is_inherited(qp: *mut ibv_qp_ex) -> bool {
+    // SAFETY: the caller's promise; an extended queue pair begins with the plain one.
+    unsafe { fork::is_inherited((*qp).qp_base.context) }
 }
 
 /// Begins a request.
@@ -334,6 +347,10 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: only queue pairs of ours have this function.
+    if unsafe { is_inherited(qp) } {
+        return libc::EIO;
+    }
     guard(libc::EIO, || {
         // SAFETY: only queue pairs of ours have this function.
         let object = unsafe { object(qp.cast()) };

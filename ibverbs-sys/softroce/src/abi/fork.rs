@@ -1,37 +1,84 @@
+//! The device in a child of `fork`.
+//!
+//! A child has nothing of its parent's device. Its engine thread stayed with the parent, locks may be held by threads
+//! that the child does not have, and what it would send would come from its parent's address. So the child's handler
+//! closes all descriptors that it has inherited, and leaves the device and its objects alone; memory that the device
+//! shares with peers is not mapped in the child at all (`MADV_DONTFORK`). The child may open the device: it gets an
+//! address, memory and an engine thread of its own.
+//!
+//! Objects that were inherited answer `EIO`, as the kernel's do when their device is gone: every open context gets
+//! functions that refuse, and says that it is of another device, so that this costs nothing where nobody forked.
+//! Nothing of them is freed.
+//!
+//! `ibv_fork_init(3)` asks programs to call it before they fork, for the sake of devices that write to the pages of a
+//! process. This one does not: threads of the process copy from and to its memory, so after a `fork` the kernel copies
+//! pages before they are written, as for any thread.
+
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ibverbs_sys::ibv_fork_status;
+use ibverbs_sys::{ibv_context, ibv_fork_status};
 use libc::c_int;
 
 use super::real::call;
+use super::{buffer, device, open, xrc};
+use crate::{census, counters, descriptor, fault, memory, nic, same_host};
 
-/// From now on a child of `fork` finds the device dead: its engine thread stayed with the parent,
-/// its locks may be held by threads that are gone, and its sockets are the parent's.
+/// Has a child of `fork` find no device, from now on.
 ///
-/// Called when the device is used for the first time. A child forked before may open it for itself.
+/// Called when the device is used for the first time. A child forked before has nothing to leave alone.
 pub(crate) fn watch() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: the handler stores one atomic, which is allowed in a child of a threaded process.
-        // A library that holds it is never unloaded, since the engine thread runs its code.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        // SAFETY: the child's handler stores to memory and closes descriptors, which is allowed in a child of a
+        // threaded process; the others wait for other threads' system calls. A library that holds them is never
+        // unloaded, since the engine thread runs its code.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     });
 }
 
-/// Whether this is a forked child of the process that used the device.
-pub(crate) fn is_dead() -> bool {
-    DEAD.load(Ordering::Relaxed)
+/// Returns whether a context was open when this process was forked.
+///
+/// # Safety
+/// `context` must be a context of some verbs library.
+#[inline]
+pub(crate) unsafe fn is_inherited(context: *const ibv_context) -> bool {
+    // SAFETY: the caller's promise; the field is written by the thread that forks alone, before it goes on.
+    IS_CHILD.load(Ordering::Relaxed) && unsafe { (*context).device == device::of_parent() }
 }
 
-static DEAD: AtomicBool = AtomicBool::new(false);
+/// Whether this process was forked with the device open: looked at first, as it is in memory that is never written.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn prepare() {
+    device::before_fork();
+    descriptor::before_fork();
+}
+
+extern "C" fn in_parent() {
+    descriptor::after_fork();
+    // SAFETY: `prepare` ran before, in this thread.
+    unsafe { device::after_fork() };
+}
 
 extern "C" fn in_child() {
-    DEAD.store(true, Ordering::Relaxed);
+    IS_CHILD.store(true, Ordering::Relaxed);
+    open::refuse_all();
+    nic::forget();
+    fault::forget();
+    counters::forget();
+    census::forget();
+    memory::forget();
+    same_host::forget();
+    buffer::forget();
+    xrc::forget();
+    // Last: from here on other threads of the child, which there may be by now, open files.
+    descriptor::after_fork_in_child();
+    // SAFETY: `prepare` ran before, in the thread that this one is a copy of.
+    unsafe { device::after_fork() };
 }
 
-/// Prepares the memory of real devices for a `fork`. Ours needs nothing: threads of the parent copy
-/// from and to its memory, so pages that a child shares are copied before they are written.
+/// Prepares the memory of real devices for a `fork`. Ours needs nothing.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_fork_init() -> c_int {
     // SAFETY: there are no arguments.

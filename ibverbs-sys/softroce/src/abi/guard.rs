@@ -1,22 +1,20 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use ibverbs_sys::ibv_event_type;
 use libc::c_int;
 
-use super::fork;
 use crate::fault::{Errno, Faults, Verb};
+use crate::nic::Nic;
 
-/// Runs the body of a function that C calls. After a panic, and in a forked child, the answer is
-/// `failed`, and errno is `EIO`.
+/// Runs the body of a function that C calls. After a panic the answer is `failed`, and errno is `EIO`.
 pub(crate) fn guard<T>(failed: T, body: impl FnOnce() -> T) -> T {
-    run(|_| failed, body)
+    catch(|_| failed, body)
 }
 
 /// As [`guard`], for a verb that can be [made to fail](crate::fault): `failed` gives the answer for
 /// an errno, which is set, too.
 pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce() -> T) -> T {
-    run(&failed, || match Faults::of_process().check(verb) {
+    catch(&failed, || match Faults::of_process().check(verb) {
         Ok(()) => body(),
         Err(Errno(errno)) => {
             set_errno(errno);
@@ -42,25 +40,17 @@ pub(crate) fn fail<T>(errno: c_int) -> *mut T {
     ptr::null_mut()
 }
 
-fn run<T>(failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> T) -> T {
-    if fork::is_dead() {
-        set_errno(libc::EIO);
-        return failed(libc::EIO);
-    }
-    catch(failed, body)
-}
-
-/// As [`guard`], for what works in a forked child too.
+/// Runs `body` as [`guard`] does, for functions that return an errno.
 pub(crate) fn catch<T>(failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> T) -> T {
     // What a panic leaves behind is never used as if it were whole: the device says that it failed,
     // and locks open.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer,
-        Err(_) => {
-            // The event itself must not panic out of here either.
-            let _ = catch_unwind(|| {
-                Faults::of_process().raise(ibv_event_type::IBV_EVENT_DEVICE_FATAL);
-            });
+        Err(panic) => {
+            // What is said of it must not panic out of here either.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                Nic::opened().is_some_and(|nic| nic.panicked(&*panic))
+            }));
             set_errno(libc::EIO);
             failed(libc::EIO)
         }

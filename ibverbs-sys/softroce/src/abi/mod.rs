@@ -3,7 +3,7 @@
 //!
 //! # Rules of this module
 //! - Every `extern "C"` function runs its body in [`guard`], or in [`verb`] if it is one that can be
-//!   made to fail: a panic ends there as `EIO` and an `IBV_EVENT_DEVICE_FATAL`, and the device of a
+//!   made to fail: a panic ends there as `EIO`, and the device [fails](crate::nic::Nic::fatal). The device of a
 //!   forked child answers `EIO` at once.
 //! - Every exported function first asks whether the object is ours, and else hands the call to the
 //!   real library: [`forward!`](real::forward). One pointer is compared.
@@ -32,6 +32,7 @@ pub(crate) mod fork;
 pub(crate) mod gid;
 pub(crate) mod guard;
 mod in_place;
+mod inherited;
 mod install;
 mod marshal;
 mod memory;

@@ -1,15 +1,17 @@
 use std::io::{self, Write};
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
 
 use ibverbs_sys::{ibv_context, ibv_device, ibv_event_type, verbs_context};
 use libc::c_int;
 
 use super::real::call;
-use super::{device, fail, fork, forward, guard, tables, verb};
+use super::{device, fail, fork, forward, guard, inherited, tables, verb};
 use crate::census::{Counted, Kind};
 use crate::context::Context;
+use crate::descriptor::Opening;
 use crate::fault::{Faults, Listener, Verb};
 use crate::limits;
 use crate::nic::Nic;
@@ -20,7 +22,50 @@ struct OpenDevice {
     public: verbs_context,
     context: Arc<Context>,
     nic: Arc<Nic>,
+    /// The one that was opened before it and is not closed.
+    next: *mut OpenDevice,
     _counted: Counted,
+}
+
+/// The open devices, the last one first. Changed by threads that have an [`Opening`], so it is whole at a `fork`.
+static LAST: AtomicPtr<OpenDevice> = AtomicPtr::new(ptr::null_mut());
+
+/// Has all contexts that were inherited refuse what they are asked for, in a child of `fork`.
+pub(super) fn refuse_all() {
+    let mut open = LAST.swap(ptr::null_mut(), Ordering::Relaxed);
+    while !open.is_null() {
+        // SAFETY: open devices are there until they are taken off the list, and no other thread runs.
+        unsafe {
+            inherited::refuse(&raw mut (*open).public);
+            open = (*open).next;
+        }
+    }
+}
+
+/// Puts an open device on the list.
+fn note(open: *mut OpenDevice) {
+    let _opening = Opening::begin();
+    // SAFETY: it was just made, and nobody else has it.
+    unsafe { (*open).next = LAST.load(Ordering::Relaxed) };
+    LAST.store(open, Ordering::Relaxed);
+}
+
+/// Takes an open device off the list.
+fn leave(open: *mut OpenDevice) {
+    let _opening = Opening::begin();
+    let mut at = LAST.load(Ordering::Relaxed);
+    // SAFETY: what is on the list is there, and nobody else changes the list.
+    unsafe {
+        if at == open {
+            return LAST.store((*open).next, Ordering::Relaxed);
+        }
+        while !at.is_null() {
+            if (*at).next == open {
+                return (*at).next = (*open).next;
+            }
+            at = (*at).next;
+        }
+    }
 }
 
 /// What hangs on a context of ours.
@@ -53,7 +98,7 @@ unsafe fn open_device(context: *const ibv_context) -> *mut OpenDevice {
 /// `ibv_open_device(3)`
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    if device != device::address() {
+    if !device::is_own(device) {
         // SAFETY: the caller gives a device of the real library.
         return unsafe { call!(ibv_open_device(device)) };
     }
@@ -64,6 +109,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
                 public: tables::context(),
                 context: Context::new()?,
                 nic,
+                next: ptr::null_mut(),
                 _counted: Counted::new(Kind::Context),
             })
         });
@@ -80,13 +126,14 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         };
         let listener: Weak<Context> = Arc::downgrade(&opened.context);
         Faults::of_process().subscribe(listener);
-        let descriptor = opened.context.as_fd().as_raw_fd();
+        let descriptor = opened.context.number();
         let context = &mut opened.public.context;
-        context.device = device;
+        context.device = device::address();
         context.cmd_fd = -1;
         context.async_fd = descriptor;
         context.num_comp_vectors = limits::COMPLETION_VECTORS.cast_signed();
         let opened = Box::into_raw(opened);
+        note(opened);
         // SAFETY: it is there until it is closed.
         unsafe { &raw mut (*opened).public.context }
     })
@@ -99,7 +146,10 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     unsafe { forward!(context, ibv_close_device(context) else -1) };
     guard(-1, || {
         // SAFETY: the context is ours and open, so it came out of a box that nobody has taken back.
-        let opened = unsafe { Box::from_raw(open_device(context)) };
+        let opened = unsafe { open_device(context) };
+        leave(opened);
+        // SAFETY: as above.
+        let opened = unsafe { Box::from_raw(opened) };
         for queue_pair in opened.nic.queue_pairs.all() {
             // As the kernel does it: no peer reaches the program's memory through what it has forgotten.
             if queue_pair.abandon(&opened.context) {

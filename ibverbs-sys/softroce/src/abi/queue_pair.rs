@@ -236,7 +236,11 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             values: &values,
             destination,
         };
-        if attr_mask & STATE != 0 && ENDS.contains(&values.qp_state) {
+        let ends = attr_mask & STATE != 0 && ENDS.contains(&values.qp_state);
+        if object.nic.has_failed() && !ends {
+            return libc::EIO;
+        }
+        if ends {
             // What was received is acknowledged, as when a queue pair is destroyed.
             object.nic.transmit(&object.queue_pair);
         }

@@ -10,12 +10,12 @@ use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
 use std::mem;
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{c_char, c_int};
 
 use super::set_errno;
+use crate::per_process::PerProcess;
 
 /// A function of the real library, looked up once.
 pub(crate) struct Symbol {
@@ -55,8 +55,7 @@ pub(crate) fn has(name: &CStr) -> bool {
 }
 
 fn look_up(name: &CStr) -> Option<*mut c_void> {
-    static LIBRARY: OnceLock<usize> = OnceLock::new();
-    let library = *LIBRARY.get_or_init(|| {
+    static LIBRARY: PerProcess<usize> = PerProcess::new(|| {
         // SAFETY: opens a library by a name that ends in zero; its constructors only fill its own data.
         let handle = unsafe {
             libc::dlopen(
@@ -66,6 +65,7 @@ fn look_up(name: &CStr) -> Option<*mut c_void> {
         };
         handle.expose_provenance()
     });
+    let library = *LIBRARY.get();
     if library == 0 {
         return None;
     }
@@ -101,46 +101,52 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What a function answers for an object that is not ours, where there is no real library that
-/// knows the function: that it is not supported.
-pub(crate) trait Missing {
-    fn missing() -> Self;
+/// What a function answers that can do nothing with an object, such as one that is not ours where there is no real
+/// library that knows the function.
+pub(crate) trait Missing: Sized {
+    /// The answer that says an errno.
+    fn failed(errno: c_int) -> Self;
+
+    /// The answer that it is not supported.
+    fn missing() -> Self {
+        Self::failed(libc::EOPNOTSUPP)
+    }
 }
 
 impl Missing for c_int {
-    fn missing() -> Self {
-        set_errno(libc::EOPNOTSUPP);
-        libc::EOPNOTSUPP
+    fn failed(errno: c_int) -> Self {
+        set_errno(errno);
+        errno
     }
 }
 
 impl Missing for isize {
-    fn missing() -> Self {
-        set_errno(libc::EOPNOTSUPP);
-        -(libc::EOPNOTSUPP as isize)
+    fn failed(errno: c_int) -> Self {
+        set_errno(errno);
+        -(errno as isize)
     }
 }
 
 impl Missing for u64 {
-    fn missing() -> Self {
+    fn failed(_: c_int) -> Self {
         0
     }
 }
 
 impl Missing for () {
-    fn missing() -> Self {}
+    fn failed(_: c_int) -> Self {}
 }
 
 impl<T> Missing for *mut T {
-    fn missing() -> Self {
-        set_errno(libc::EOPNOTSUPP);
+    fn failed(errno: c_int) -> Self {
+        set_errno(errno);
         ptr::null_mut()
     }
 }
 
 impl Missing for *const c_char {
-    fn missing() -> Self {
-        set_errno(libc::EOPNOTSUPP);
+    fn failed(errno: c_int) -> Self {
+        set_errno(errno);
         ptr::null()
     }
 }
@@ -191,17 +197,33 @@ macro_rules! argument {
 }
 pub(crate) use argument;
 
-/// Returns the real library's answer unless the context is ours:
+/// Returns the real library's answer unless the context is ours, or was in the process that this one was forked from:
 /// `forward!((*qp).context, ibv_query_qp(qp, attr, mask, init))`. What is not supported for want of a
 /// library may stand behind `else`, where it is not what [`Missing`] says.
 macro_rules! forward {
     ($context:expr, $name:ident($($argument:expr),* $(,)?) $(else $missing:expr)?) => {
         if !$crate::abi::is_ours($context) {
+            if $crate::abi::fork::is_inherited($context) {
+                return $crate::abi::real::refused!($($missing)?);
+            }
             return $crate::abi::real::call!($name($($argument),*) $(else $missing)?);
         }
     };
 }
 pub(crate) use forward;
+
+/// What a function answers for an object that a child of `fork` has inherited: `EIO`, in its own way.
+macro_rules! refused {
+    () => {
+        $crate::abi::real::Missing::failed(::libc::EIO)
+    };
+    ($missing:expr) => {{
+        let answer = $missing;
+        $crate::abi::set_errno(::libc::EIO);
+        answer
+    }};
+}
+pub(crate) use refused;
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,5 @@
 use std::mem::MaybeUninit;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use ibverbs_sys::{ibv_context, ibv_xrcd, ibv_xrcd_init_attr, ibv_xrcd_init_attr_mask};
 use libc::c_int;
@@ -7,6 +7,7 @@ use libc::c_int;
 use super::{errno, fail, number, verb};
 use crate::census::{Counted, Kind};
 use crate::fault::Verb;
+use crate::per_process::PerProcess;
 use crate::xrc::{File, XrcDomain, XrcDomains};
 
 /// An XRC domain as C knows it.
@@ -18,7 +19,12 @@ struct Object {
 }
 
 /// The domains of the process's one device, whoever opened that.
-static DOMAINS: LazyLock<XrcDomains> = LazyLock::new(XrcDomains::default);
+static DOMAINS: PerProcess<XrcDomains> = PerProcess::new(XrcDomains::default);
+
+/// Leaves the parent's domains alone, in a child of `fork`.
+pub(super) fn forget() {
+    DOMAINS.forget();
+}
 
 /// What hangs on an XRC domain of ours.
 ///
@@ -54,7 +60,7 @@ pub(super) unsafe extern "C" fn open_xrcd(
             },
         };
         let (create, exclusive) = (flags & libc::O_CREAT != 0, flags & libc::O_EXCL != 0);
-        match DOMAINS.open(file, create, exclusive) {
+        match DOMAINS.get().open(file, create, exclusive) {
             Ok(domain) => Box::into_raw(Box::new(Object {
                 public: ibv_xrcd { context },
                 domain,
@@ -70,7 +76,7 @@ pub(super) unsafe extern "C" fn open_xrcd(
 pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     verb(Verb::CloseXrcd, number, || {
         // SAFETY: the XRC domain is ours.
-        if let Err(refusal) = DOMAINS.close(unsafe { domain(xrcd) }) {
+        if let Err(refusal) = DOMAINS.get().close(unsafe { domain(xrcd) }) {
             return refusal.errno();
         }
         // SAFETY: it came out of a box, and nobody uses it any more.

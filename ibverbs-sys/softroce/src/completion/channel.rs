@@ -1,31 +1,34 @@
 #![forbid(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl};
 
 use crate::context::{Element, EventQueue, Shared, Usage};
+use crate::descriptor::Descriptor;
 use crate::same_host::Bell;
 
 /// A completion channel: `ibv_comp_channel`. It names the completion queues that have something new.
 #[derive(Debug)]
 pub struct CompletionChannel {
-    events: EventQueue<Arc<Element>, Descriptor>,
+    events: EventQueue<Arc<Element>, Waking>,
+    /// The number that the program knows, which this does not use.
+    public: Descriptor,
     usage: Usage,
 }
 
 /// Where the program waits.
 #[derive(Debug)]
-enum Descriptor {
-    Own(OwnedFd),
+enum Waking {
+    Own(Descriptor),
     /// Peers of the same host have it, too.
     Bell(Bell),
 }
 
-impl AsFd for Descriptor {
+impl AsFd for Waking {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Own(descriptor) => descriptor.as_fd(),
@@ -38,26 +41,32 @@ impl CompletionChannel {
     /// A channel without events.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
-        Ok(Self::behind(Descriptor::Own(eventfd(0, flags)?)))
+        Self::behind(Waking::Own(Descriptor::open(|| eventfd(0, flags))?))
     }
 
     /// A channel without events, at which peers of the same host wake who waits.
-    pub(crate) fn with(bell: Bell) -> Arc<Self> {
-        Self::behind(Descriptor::Bell(bell))
+    pub(crate) fn with(bell: Bell) -> io::Result<Arc<Self>> {
+        Self::behind(Waking::Bell(bell))
     }
 
-    fn behind(descriptor: Descriptor) -> Arc<Self> {
-        Arc::new(Self {
+    fn behind(descriptor: Waking) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            public: Descriptor::for_program(descriptor.as_fd())?,
             events: EventQueue::with(descriptor),
             usage: Usage::default(),
-        })
+        }))
+    }
+
+    /// The number that the program waits at.
+    pub(crate) fn number(&self) -> RawFd {
+        self.public.as_raw_fd()
     }
 
     /// What peers wake with who waits here.
     pub(crate) fn bell(&self) -> Option<&Bell> {
         match self.events.descriptor() {
-            Descriptor::Own(_) => None,
-            Descriptor::Bell(bell) => Some(bell),
+            Waking::Own(_) => None,
+            Waking::Bell(bell) => Some(bell),
         }
     }
 

@@ -1,5 +1,5 @@
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use ibverbs_sys::ibv_event_type;
@@ -7,11 +7,14 @@ use ibverbs_sys::ibv_event_type;
 use parking_lot::Mutex;
 
 use super::{Element, EventQueue};
+use crate::descriptor::Descriptor;
 
 /// A device that was opened once: `ibv_open_device`.
 #[derive(Debug)]
 pub struct Context {
     events: EventQueue<AsyncEvent>,
+    /// The number that the program knows, which this does not use.
+    public: Descriptor,
     /// The elements of events that were fetched and not acknowledged, once for each.
     fetched: Mutex<Vec<Arc<Element>>>,
 }
@@ -39,10 +42,17 @@ pub enum Subject {
 impl Context {
     /// A context without events.
     pub fn new() -> io::Result<Arc<Self>> {
+        let events = EventQueue::new()?;
         Ok(Arc::new(Self {
-            events: EventQueue::new()?,
+            public: Descriptor::for_program(events.as_fd())?,
+            events,
             fetched: Mutex::default(),
         }))
+    }
+
+    /// The number that the program waits at.
+    pub(crate) fn number(&self) -> RawFd {
+        self.public.as_raw_fd()
     }
 
     /// Something happened to an object of this context. An event that is there already and that

@@ -1,23 +1,25 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::{Errno, ReadWriteFlags, preadv2, read, write};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, read};
 
 use super::Element;
+use crate::descriptor::{self, Descriptor};
 
 /// Events that a program waits for at a file descriptor, which is readable while there are any and
 /// on which the program may set `O_NONBLOCK`.
 ///
-/// The descriptor is an eventfd that counts like a semaphore: one up for an event that is queued,
-/// one down for each that somebody has set out to fetch. Who has brought it down finds an event, or
-/// finds that it was withdrawn meanwhile, and sets out again. So no event is fetched twice and none
-/// is left behind a descriptor that is not readable.
+/// The descriptor is an eventfd that counts like a semaphore: one up for an event that is queued, one down for
+/// each that is fetched. A thread that waits first brings the counter down and then takes an event out of the
+/// queue. Every other thread takes the event and brings the counter down under the queue's lock, so the count of a
+/// later event is never taken. So the counter may be too high for a moment, but never too low: a thread may be
+/// woken and find no event, and then it waits again, but no event is left behind a descriptor that is not readable.
 #[derive(Debug)]
-pub struct EventQueue<T, D = OwnedFd> {
+pub struct EventQueue<T, D = Descriptor> {
     descriptor: D,
     pending: Mutex<VecDeque<T>>,
 }
@@ -27,7 +29,7 @@ impl<T> EventQueue<T> {
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         Ok(Self {
-            descriptor: eventfd(0, flags)?,
+            descriptor: Descriptor::open(|| eventfd(0, flags))?,
             pending: Mutex::default(),
         })
     }
@@ -56,43 +58,53 @@ impl<T, D: AsFd> EventQueue<T, D> {
             return;
         }
         pending.push_back(event);
-        // The counter cannot be full. An error leaves an event that the next one brings along.
-        let _ = write(&self.descriptor, &1_u64.to_ne_bytes());
+        // Where the program has closed the descriptor, the event can still be fetched.
+        descriptor::count_up(self.descriptor.as_fd());
     }
 
     /// Fetches the next event. Waits for one unless the descriptor is non-blocking. `element_of`
     /// says whom the event is about.
     pub fn take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> io::Result<T> {
         loop {
-            self.wait()?;
-            if let Some(event) = self.pop(&element_of) {
+            let waited = self.wait();
+            if (waited.is_ok() || descriptor::has_lost())
+                && let Some(event) = self.pop(&element_of)
+            {
                 return Ok(event);
             }
+            waited?;
         }
     }
 
     /// Fetches the next event if there is one: whatever the descriptor is set to, this does not wait.
     pub fn try_take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
-        let event = self.pop(&element_of)?;
+        let mut pending = self.pending.lock();
+        let event = fetch(&mut pending, element_of)?;
+        // Under the lock. A waiting thread may have brought the counter down for this event, found none, and sleep
+        // again: then the next count is that of an event that is queued later.
         count_down(self.descriptor.as_fd());
         Some(event)
     }
 
-    /// Waits until the descriptor is readable, and brings it down by one: [`pop`](Self::pop) is to follow.
+    /// Waits until the descriptor is readable, and brings it down by one: [`pop`](Self::pop) is to follow. `EIO`: the
+    /// program has closed it.
     pub fn wait(&self) -> io::Result<()> {
-        read(&self.descriptor, &mut [0; 8])?;
-        Ok(())
+        let is_closed = || Err(io::Error::from(Errno::IO));
+        if descriptor::has_lost() && !descriptor::is_intact(self.descriptor.as_fd()) {
+            return is_closed();
+        }
+        match read(&self.descriptor, &mut [0; 8]) {
+            Err(Errno::BADF) => {
+                descriptor::lost();
+                is_closed()
+            }
+            read => Ok(read.map(drop)?),
+        }
     }
 
     /// Fetches the next event for which somebody has brought the descriptor down. None: it was withdrawn.
     pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
-        let mut pending = self.pending.lock();
-        let event = pending.pop_front()?;
-        // Under the lock, so that a withdrawal finds the event either queued or fetched.
-        if let Some(element) = element_of(&event) {
-            element.fetch();
-        }
-        Some(event)
+        fetch(&mut self.pending.lock(), element_of)
     }
 
     /// Takes back all events about `element` that nobody has fetched, queues no more of them, and
@@ -111,13 +123,29 @@ impl<T, D: AsFd> EventQueue<T, D> {
     }
 }
 
+/// Takes the next event out of a queue that is locked, so that a withdrawal finds the event either queued or
+/// fetched.
+fn fetch<T>(
+    pending: &mut VecDeque<T>,
+    element_of: impl Fn(&T) -> Option<&Arc<Element>>,
+) -> Option<T> {
+    let event = pending.pop_front()?;
+    if let Some(element) = element_of(&event) {
+        element.fetch();
+    }
+    Some(event)
+}
+
 /// Takes one off an eventfd's counter without waiting, whatever the program has set; whether it did. Where the kernel cannot,
 /// or somebody was quicker, that one finds no event and waits on.
-pub(crate) fn count_down(descriptor: BorrowedFd<'_>) -> bool {
+pub(crate) fn count_down(eventfd: BorrowedFd<'_>) -> bool {
+    if descriptor::has_lost() && !descriptor::is_intact(eventfd) {
+        return false;
+    }
     let mut count = [0; 8];
     let mut slices = [IoSliceMut::new(&mut count)];
     let read: Result<usize, Errno> =
-        preadv2(descriptor, &mut slices, u64::MAX, ReadWriteFlags::NOWAIT);
+        preadv2(eventfd, &mut slices, u64::MAX, ReadWriteFlags::NOWAIT);
     read.is_ok()
 }
 
@@ -129,11 +157,15 @@ impl<T, D: AsFd> AsFd for EventQueue<T, D> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, OnceCell};
+    use std::os::fd::OwnedFd;
+    use std::rc::{Rc, Weak};
     use std::thread;
     use std::time::Duration;
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    use rustix::io::write;
 
     use super::*;
 
@@ -254,6 +286,62 @@ mod tests {
         let mut fetched = fetched.into_inner();
         fetched.sort_unstable();
         assert!(fetched.into_iter().eq(0..EVENTS));
+    }
+
+    /// A descriptor that runs something each time that the queue uses it.
+    struct Watched<F: Fn(BorrowedFd<'_>)>(OwnedFd, F);
+
+    impl<F: Fn(BorrowedFd<'_>)> AsFd for Watched<F> {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            (self.1)(self.0.as_fd());
+            self.0.as_fd()
+        }
+    }
+
+    /// A thread that reads the descriptor in vain, and an event that is queued then, between the steps of another
+    /// thread that fetches an event: the later event stays behind a descriptor that is readable.
+    #[test]
+    fn a_fetch_does_not_take_the_count_of_a_later_event() {
+        type Hook = Box<dyn Fn(BorrowedFd<'_>)>;
+        type Hooked = EventQueue<(u32, Arc<Element>), Watched<Hook>>;
+        let element = Element::new();
+        let place = Rc::new(OnceCell::<Weak<Hooked>>::new());
+        let (of_hook, later) = (Rc::clone(&place), Arc::clone(&element));
+        let is_fetching = Rc::new(Cell::new(false));
+        let while_fetching = Rc::clone(&is_fetching);
+        let hook: Hook = Box::new(move |descriptor| {
+            let queue = of_hook.get().and_then(Weak::upgrade);
+            let queue = queue.filter(|_| while_fetching.get());
+            // Only when the first event was taken out of the queue, and another thread could have the lock.
+            let Some(queue) = queue.filter(|queue| {
+                queue
+                    .pending
+                    .try_lock()
+                    .is_some_and(|pending| pending.is_empty())
+            }) else {
+                return;
+            };
+            while_fetching.set(false);
+            read(descriptor, &mut [0; 8]).unwrap();
+            assert!(queue.pop(of).is_none());
+            queue.pending.lock().push_back((2, Arc::clone(&later)));
+            write(descriptor, &1_u64.to_ne_bytes()).unwrap();
+        });
+        let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let queue = Rc::new(Hooked::with(Watched(eventfd(0, flags).unwrap(), hook)));
+        queue.push(Some(&element), (1, Arc::clone(&element)), |_| false);
+        place.set(Rc::downgrade(&queue)).unwrap();
+        is_fetching.set(true);
+        assert_eq!(queue.try_take(of).unwrap().0, 1);
+        is_fetching.set(false);
+        // The later event, where the steps could be interleaved; else there is none.
+        let is_left = !queue.pending.lock().is_empty();
+        let mut descriptors = [PollFd::new(&*queue, PollFlags::IN)];
+        let is_readable = poll(&mut descriptors, Some(&Timespec::default())).unwrap() == 1;
+        assert_eq!(
+            is_readable, is_left,
+            "an event behind a descriptor that is not readable"
+        );
     }
 
     /// Withdrawals and waiting threads at the same time leave neither an event nor a count behind.

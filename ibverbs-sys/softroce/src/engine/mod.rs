@@ -30,6 +30,7 @@ mod thread;
 mod timers;
 mod watch;
 
+pub(crate) use signals::spawn;
 pub(crate) use sleeper::Sleeper;
 pub(crate) use thread::{Device, Engine, Look};
 pub(crate) use timers::{Alarm, Timers};

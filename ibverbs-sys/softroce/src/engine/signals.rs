@@ -1,16 +1,26 @@
 //! Signals of the process, which the engine's thread shall not get: a handler of the program's must not run in a thread
-//! that the program does not know.
+//! that the program does not know. Faults of the thread itself are no such signals: where they are blocked, the kernel
+//! ends the program.
 
+use std::io;
 use std::mem;
 use std::ptr;
+use std::thread;
 
-/// Runs `body` with all signals blocked; threads that it starts inherit that.
-pub(super) fn blocked<T>(body: impl FnOnce() -> T) -> T {
+/// Starts a thread of the device, with a name of at most 15 bytes. It gets no signals of the process.
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    blocked(|| thread::Builder::new().name(name.to_owned()).spawn(body)).map(drop)
+}
+
+/// Runs `body` with all signals blocked but those of faults in memory; threads that it starts inherit that.
+fn blocked<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: a set of signals is plain bits, and both are valid for the calls.
     let before = unsafe {
         let mut all = mem::zeroed();
         let mut before = mem::zeroed();
         libc::sigfillset(&raw mut all);
+        libc::sigdelset(&raw mut all, libc::SIGSEGV);
+        libc::sigdelset(&raw mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
         before
     };
@@ -35,8 +45,9 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_started_gets_none_and_its_starter_does() {
-        let thread = blocked(|| std::thread::spawn(|| blocks(libc::SIGUSR1)));
-        assert!(thread.join().unwrap());
+        let signals = [libc::SIGUSR1, libc::SIGTERM, libc::SIGSEGV, libc::SIGBUS];
+        let thread = blocked(|| std::thread::spawn(move || signals.map(blocks)));
+        assert_eq!(thread.join().unwrap(), [true, true, false, false]);
         assert!(!blocks(libc::SIGUSR1));
     }
 }

@@ -1,34 +1,50 @@
 #![forbid(unsafe_code)]
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
 /// How much too late a timer may be for not waking the engine that sleeps until a later one.
 const TOLERANCE: u64 = 1_000_000;
+
+/// Interval at which the engine checks its timers when no descriptor can wake the thread.
+const REST: Duration = Duration::from_millis(10);
 
 /// Where the engine sleeps, and how it is woken.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     /// Until when the engine sleeps if nothing happens, in nanoseconds; 0: it is awake.
     until: AtomicU64,
-    bell: OwnedFd,
+    bell: Descriptor,
+    /// Both ends of a pipe. A thread that sleeps at the first is woken when both are closed.
+    ends: [Descriptor; 2],
+    /// A descriptor of these was found to be closed.
+    has_lost: AtomicBool,
 }
 
 impl Sleeper {
     pub(crate) fn new() -> io::Result<Self> {
+        let opening = Opening::begin();
+        let (read, write) = io::pipe()?;
+        let ends = [opening.own(read.into()), opening.own(write.into())];
+        drop(opening);
         Ok(Self {
+            ends,
+            has_lost: AtomicBool::new(false),
             until: AtomicU64::new(0),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            bell: Descriptor::open(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?,
         })
     }
 
     /// What others may ring it with.
-    pub(crate) fn bell(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn bell(&self) -> io::Result<Descriptor> {
         self.bell.try_clone()
     }
 
@@ -57,8 +73,7 @@ impl Sleeper {
 
     /// Makes the engine's sleep end, or its next one be none.
     pub(crate) fn ring(&self) {
-        // It fails only where the counter is full, and then the bell is ringing anyway.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        descriptor::count_up(self.bell.as_fd());
     }
 
     /// Sleeps until `deadline` if there is one, until `watched` is readable, or until somebody wakes the caller.
@@ -86,14 +101,34 @@ impl Sleeper {
         self.until.store(0, Ordering::SeqCst);
     }
 
+    /// Returns whether the program has closed what the engine sleeps at.
+    pub(super) fn has_lost(&self) -> bool {
+        self.has_lost.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps for a while where there is nothing that could wake the caller.
+    pub(super) fn rest(&self) {
+        thread::sleep(REST);
+    }
+
     fn wait(&self, timeout: Option<&Timespec>, watched: BorrowedFd<'_>) {
         let mut descriptors = [
             PollFd::new(&self.bell, PollFlags::IN),
             PollFd::from_borrowed_fd(watched, PollFlags::IN),
+            PollFd::new(&self.ends[0], PollFlags::empty()),
         ];
         // It fails by a signal, which the engine's thread has blocked, or for want of memory: then all is looked after
         // and it is tried again.
-        if poll(&mut descriptors, timeout).is_ok() && !descriptors[0].revents().is_empty() {
+        if poll(&mut descriptors, timeout).is_err() {
+            return;
+        }
+        let is_closed = |descriptor: &PollFd<'_>| {
+            let found = descriptor.revents();
+            found.intersects(PollFlags::NVAL | PollFlags::HUP | PollFlags::ERR)
+        };
+        if descriptors.iter().any(is_closed) {
+            self.has_lost.store(true, Ordering::Relaxed);
+        } else if !descriptors[0].revents().is_empty() {
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         }
     }

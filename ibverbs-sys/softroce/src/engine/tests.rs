@@ -1,5 +1,6 @@
 //! The engine with a device that only counts.
 
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
@@ -77,6 +78,12 @@ impl Device for Counting {
 
     fn endpoints(&self) -> Arc<Endpoints> {
         self.network.endpoints()
+    }
+
+    fn run_due(&self) {}
+
+    fn panicked(&self, _: &(dyn Any + Send)) -> bool {
+        false
     }
 }
 

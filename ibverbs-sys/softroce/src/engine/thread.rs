@@ -1,17 +1,19 @@
 #![forbid(unsafe_code)]
 
+use std::any::Any;
 use std::hint;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::Duration;
 
 use super::pacing::{Finding, INTERVAL, Pacing, Wait};
 use super::watch::Watch;
-use super::{Timers, signals};
+use super::{Timers, spawn};
+use crate::descriptor;
 use crate::net::Endpoints;
 use crate::proto::Time;
 
@@ -56,6 +58,12 @@ pub(crate) trait Device: Send + Sync + 'static {
 
     /// It is awake.
     fn wake_up(&self) {}
+
+    /// Runs the timers that are due, and nothing else.
+    fn run_due(&self);
+
+    /// The engine panicked. Returns whether it may go on.
+    fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
 /// What a look at the network found.
@@ -100,11 +108,7 @@ impl Engine {
         });
         let of_thread = Arc::clone(&shared);
         let watch = Watch::new()?;
-        signals::blocked(|| {
-            thread::Builder::new()
-                .name("softroce".to_owned())
-                .spawn(move || of_thread.run(&device, watch))
-        })?;
+        spawn("softroce", move || of_thread.drive(&device, watch))?;
         Ok(Self { shared })
     }
 
@@ -138,7 +142,19 @@ impl Drop for Engine {
 }
 
 impl Shared {
-    fn run<D: Device>(&self, device: &Weak<D>, mut watch: Watch) {
+    /// Runs until the device is gone. After a panic the device has failed, and the thread goes on for
+    /// timers, such as those of completion events that are held back. A second panic ends it.
+    fn drive<D: Device>(&self, device: &Weak<D>, mut watch: Watch) {
+        // Whoever uses what the panic left behind finds a device that has failed.
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(device, &mut watch))) {
+            let device = device.upgrade();
+            if !device.is_some_and(|device| device.panicked(&*panic)) {
+                return;
+            }
+        }
+    }
+
+    fn run<D: Device>(&self, device: &Weak<D>, watch: &mut Watch) {
         // Else the system adds 50 us to every timer. If it refuses, they are as late as that.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
         let mut pacing = Pacing::new();
@@ -153,6 +169,16 @@ impl Shared {
             let Some(device_now) = device.upgrade() else {
                 return;
             };
+            if self.timers.sleeper().has_lost() || descriptor::has_lost() {
+                descriptor::check_all();
+            }
+            if descriptor::has_lost() {
+                // The numbers may be those of files of the program.
+                device_now.run_due();
+                drop(device_now);
+                self.timers.sleeper().rest();
+                continue;
+            }
             let armed_before = armed;
             armed = self.armed.load(Ordering::SeqCst);
             // What comes from here on is told again by the next sleep.
@@ -199,7 +225,7 @@ impl Shared {
             };
             // Who looks in at intervals need not be woken.
             let device_of_sleep = (wait == Wait::Watch).then_some(device);
-            self.sleep(interval, now, least, armed, &watch, device_of_sleep);
+            self.sleep(interval, now, least, armed, watch, device_of_sleep);
             if let Some(device) = device_of_sleep.and_then(Weak::upgrade) {
                 device.wake_up();
             }

@@ -2,19 +2,20 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
+use crate::descriptor::Descriptor;
 use crate::net::{Endpoints, Socket};
 
 /// The sockets whose packets wake the engine. Each packet does so once, whether or not it is fetched then: while
 /// another thread is fetching, what is still in a socket does not keep the engine from sleeping.
 #[derive(Debug)]
 pub(super) struct Watch {
-    epoll: OwnedFd,
+    epoll: Descriptor,
     endpoints: Option<Arc<Endpoints>>,
     on: bool,
 }
@@ -22,7 +23,7 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
-            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            epoll: Descriptor::open(|| epoll::create(CreateFlags::CLOEXEC))?,
             endpoints: None,
             on: false,
         })

@@ -77,6 +77,40 @@ verbs! {
 }
 
 impl Verb {
+    /// Returns whether the verb fails where the device has: all do but those that query, end, poll, and
+    /// post to a queue pair, which flushes what is posted. `ibv_modify_qp` looks at the state asked for.
+    pub(super) const fn needs_device(self) -> bool {
+        !matches!(
+            self,
+            Self::GetDeviceList
+                | Self::QueryDevice
+                | Self::QueryPort
+                | Self::QueryGid
+                | Self::QueryPkey
+                | Self::DeallocPd
+                | Self::DeallocTd
+                | Self::DeregMr
+                | Self::FreeDm
+                | Self::DeallocMw
+                | Self::DestroyCompChannel
+                | Self::DestroyCq
+                | Self::ReqNotifyCq
+                | Self::PollCq
+                | Self::GetCqEvent
+                | Self::QuerySrq
+                | Self::DestroySrq
+                | Self::ModifyQp
+                | Self::QueryQp
+                | Self::DestroyQp
+                | Self::PostSend
+                | Self::PostRecv
+                | Self::CloseXrcd
+                | Self::DestroyAh
+                | Self::DetachMcast
+                | Self::GetAsyncEvent
+        )
+    }
+
     /// The verb with this name, with or without `ibv_`.
     pub fn named(name: &str) -> Option<Self> {
         let name = name.strip_prefix("ibv_").unwrap_or(name);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -14,6 +14,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use super::extents::Extents;
 use super::segment::{self, HUGE, Segment};
 use crate::context::Refusal;
+use crate::descriptor::Descriptor;
 
 /// Memory that the device hands out for regions (`ibv_alloc_buf`): one file in memory, of which peers
 /// of the same host can map parts, too.
@@ -26,7 +27,7 @@ use crate::context::Refusal;
 /// A peer can write to all of it. Peers are those that could as well write to the process's memory by
 /// `process_vm_writev`.
 pub struct Arena {
-    file: OwnedFd,
+    file: Descriptor,
     state: Mutex<State>,
 }
 
@@ -81,8 +82,10 @@ impl Arena {
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Kernels before 6.3 do not know that it is no program; newer ones may want to be told.
-        let file = rustix::fs::memfd_create("softroce", flags | MemfdFlags::NOEXEC_SEAL)
-            .or_else(|_| rustix::fs::memfd_create("softroce", flags))?;
+        let file = Descriptor::open(|| {
+            rustix::fs::memfd_create("softroce", flags | MemfdFlags::NOEXEC_SEAL)
+                .or_else(|_| rustix::fs::memfd_create("softroce", flags))
+        })?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
         Ok(Arc::new(Self {
             file,
@@ -155,6 +158,9 @@ impl Arena {
         if end > segment::file_size_limit() {
             return Err(Refusal::Exhausted);
         }
+        if !self.file.check() {
+            return Err(Refusal::Exhausted);
+        }
         // First what is likely to fail: the file cannot be made shorter again.
         let segment = Segment::map(self.file.as_fd(), state.end, size);
         let segment = segment.map_err(|_| Refusal::Exhausted)?;
@@ -169,7 +175,8 @@ impl Arena {
     fn take_back(&self, block: &Block) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let length = block.length as u64;
-        let is_empty = rustix::fs::fallocate(&self.file, hole, block.offset, length).is_ok();
+        let is_empty = self.file.check()
+            && rustix::fs::fallocate(&self.file, hole, block.offset, length).is_ok();
         let mut state = self.state.lock();
         state.blocks.remove(&block.address);
         if !is_empty {

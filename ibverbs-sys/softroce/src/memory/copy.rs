@@ -2,314 +2,137 @@
 //!
 //! Other threads, and peers, may write and read the same bytes at the same time: a program that
 //! waits for a message by looking at its last byte is as common as one that polls. So no reference to
-//! such memory is ever made, and every access is an atomic one: what races is a mix of old and new
-//! values, and never undefined behaviour on this side.
+//! such memory is ever made, and every access is one instruction of the [guarded](super::guarded) ones: what races is a
+//! mix of old and new values, and never undefined behaviour on this side. What is not there any more is an error.
 //!
 //! Copies ascend, take the largest aligned piece each time, and write the last piece with
 //! `Release`: who sees it sees the whole message. Eight aligned bytes are one access.
 
-use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use super::guarded::{self, Missing};
 
-/// Copies `out.len()` bytes from `address` on.
+/// Copies `out.len()` bytes from `address` on. Of an error some of them are copied.
 ///
 /// # Safety
-/// The bytes are mapped.
+/// The bytes are registered memory, or nobody holds a reference to them that is not to atomics.
 #[inline]
-pub(crate) unsafe fn read(address: usize, out: &mut [u8]) {
-    match <&mut [u8; 8]>::try_from(&mut *out) {
-        Ok(word) if address.is_multiple_of(8) => {
-            // SAFETY: the caller's promise, and it is aligned.
-            let value = unsafe { atomic::<AtomicU64>(address) }.load(Ordering::Relaxed);
-            *word = value.to_ne_bytes();
+pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing> {
+    let to = out.as_mut_ptr().expose_provenance();
+    // SAFETY: the caller's promise, and `out` has that many bytes of its own.
+    unsafe {
+        if out.len() == 8 && address.is_multiple_of(8) {
+            guarded::copy_8::<false>(address, to)
+        } else {
+            copy_pieces::<false>(address, to, out.len())
         }
-        // SAFETY: the caller's promise.
-        _ => unsafe { read_pieces(address, out) },
-    }
-}
-
-/// As [`read`].
-///
-/// # Safety
-/// As that of [`read`].
-unsafe fn read_pieces(address: usize, out: &mut [u8]) {
-    let mut done = 0;
-    while done < out.len() {
-        let (place, rest) = (address + done, &mut out[done..]);
-        // SAFETY: each piece is inside the caller's bytes and aligned, as `piece` says.
-        done += unsafe {
-            match piece(place, rest.len()) {
-                8 => {
-                    let words = rest.len() & !7;
-                    read_words(place, &mut rest[..words]);
-                    words
-                }
-                4 => {
-                    let value = atomic::<AtomicU32>(place).load(Ordering::Relaxed);
-                    rest[..4].copy_from_slice(&value.to_ne_bytes());
-                    4
-                }
-                2 => {
-                    let value = atomic::<AtomicU16>(place).load(Ordering::Relaxed);
-                    rest[..2].copy_from_slice(&value.to_ne_bytes());
-                    2
-                }
-                _ => {
-                    rest[0] = atomic::<AtomicU8>(place).load(Ordering::Relaxed);
-                    1
-                }
-            }
-        };
     }
 }
 
 /// Copies `data` to the bytes from `address` on: ascending, the last piece when all others can be
-/// seen.
+/// seen. Of an error some of them are copied.
 ///
 /// # Safety
-/// The bytes are mapped and may be written.
+/// As that of [`read`].
 #[inline]
-pub(crate) unsafe fn write(address: usize, data: &[u8]) {
-    match <[u8; 8]>::try_from(data) {
-        Ok(word) if address.is_multiple_of(8) => {
-            // SAFETY: the caller's promise, and it is aligned.
-            let place = unsafe { atomic::<AtomicU64>(address) };
-            place.store(u64::from_ne_bytes(word), Ordering::Release);
+pub(crate) unsafe fn write(address: usize, data: &[u8]) -> Result<(), Missing> {
+    // SAFETY: the caller's promise, and `data` is only read.
+    unsafe { copy(data.as_ptr().expose_provenance(), address, data.len()) }
+}
+
+/// Copies `length` bytes from one place to another: ascending, the last piece when all others can be seen. A piece
+/// that is aligned at both places is one access at each. Of an error some of them are copied.
+///
+/// # Safety
+/// As that of [`read`], of the bytes at both places.
+#[inline]
+pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), Missing> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if length == 8 && to.is_multiple_of(8) {
+            guarded::copy_8::<true>(from, to)
+        } else {
+            copy_pieces::<true>(from, to, length)
         }
-        // SAFETY: the caller's promise.
-        _ => unsafe { write_pieces(address, data) },
     }
 }
 
-/// As [`write`](fn@write).
+/// Copies in pieces that are aligned at the target and of which the last comes last, if `OUTWARD`, or else aligned at the
+/// source.
 ///
 /// # Safety
-/// As that of [`write`](fn@write).
-unsafe fn write_pieces(address: usize, data: &[u8]) {
+/// As that of [`copy`].
+#[inline(never)]
+unsafe fn copy_pieces<const OUTWARD: bool>(
+    from: usize,
+    to: usize,
+    length: usize,
+) -> Result<(), Missing> {
     let mut done = 0;
-    while done < data.len() {
-        let (place, rest) = (address + done, &data[done..]);
-        let size = piece(place, rest.len());
-        let is_last = rest.len() == size;
-        let order = if is_last {
-            Ordering::Release
-        } else {
-            Ordering::Relaxed
-        };
-        // SAFETY: each piece is inside the caller's bytes and aligned, as `piece` says.
+    while done < length {
+        let (source, target, rest) = (from + done, to + done, length - done);
+        let size = piece(if OUTWARD { target } else { source }, rest);
+        // SAFETY: inside of the caller's bytes; the target is aligned, if `OUTWARD`.
         done += unsafe {
-            match (size, rest) {
-                (8, &[a, b, c, d, e, f, g, h]) => {
-                    let value = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
-                    atomic::<AtomicU64>(place).store(value, order);
-                    8
-                }
-                (8, rest) => {
+            match size {
+                8 if rest > 8 => {
                     // All words but one that would be the last piece.
-                    let words = (rest.len() - 1) & !7;
-                    write_words(place, &rest[..words]);
+                    let words = if OUTWARD { rest - 1 } else { rest } & !7;
+                    if !guarded::copy_words(source, target, words) {
+                        copy_each(source, target, words)?;
+                    }
                     words
                 }
-                (4, &[a, b, c, d, ..]) => {
-                    atomic::<AtomicU32>(place).store(u32::from_ne_bytes([a, b, c, d]), order);
+                8 => {
+                    guarded::copy_8::<OUTWARD>(source, target)?;
+                    8
+                }
+                4 => {
+                    guarded::copy_4::<OUTWARD>(source, target)?;
                     4
                 }
-                (2, &[a, b, ..]) => {
-                    atomic::<AtomicU16>(place).store(u16::from_ne_bytes([a, b]), order);
+                2 => {
+                    guarded::copy_2::<OUTWARD>(source, target)?;
                     2
                 }
-                (_, rest) => {
-                    atomic::<AtomicU8>(place).store(rest[0], order);
+                _ => {
+                    guarded::copy_1::<OUTWARD>(source, target)?;
                     1
                 }
             }
         };
     }
+    Ok(())
 }
 
-/// Copies `length` bytes from one place to another: ascending, the last piece when all others can be seen. A piece
-/// that is aligned at both places is one access at each.
+/// Copies words one by one, after not all of them could be accessed: so it is known which side is missing. What is there
+/// again by now is copied.
 ///
 /// # Safety
-/// The bytes at both places are mapped, and those at `to` may be written.
-#[inline]
-pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) {
-    if length == 8 && (from | to).is_multiple_of(8) {
-        // SAFETY: the caller's promise, and both are aligned.
-        unsafe {
-            let value = atomic::<AtomicU64>(from).load(Ordering::Relaxed);
-            atomic::<AtomicU64>(to).store(value, Ordering::Release);
-        }
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { copy_pieces(from, to, length) };
-    }
-}
-
-/// As [`copy`].
-///
-/// # Safety
-/// As that of [`copy`].
-unsafe fn copy_pieces(from: usize, to: usize, length: usize) {
-    let mut done = 0;
-    while done < length {
-        let (source, place, rest) = (from + done, to + done, length - done);
-        let size = piece(place, rest);
-        if size == 8 && rest > 8 {
-            // All words but one that would be the last piece.
-            let words = (rest - 1) & !7;
-            // SAFETY: inside the caller's bytes, and `place` is aligned.
-            unsafe { move_words(place, source, words) };
-            done += words;
-            continue;
-        }
-        let order = if rest == size {
-            Ordering::Release
-        } else {
-            Ordering::Relaxed
-        };
-        // SAFETY: each piece is inside the caller's bytes and aligned where it is written, as `piece` says.
-        unsafe {
-            match size {
-                8 => {
-                    let value = u64::from_ne_bytes(load(source));
-                    atomic::<AtomicU64>(place).store(value, order);
-                }
-                4 => {
-                    let value = u32::from_ne_bytes(load(source));
-                    atomic::<AtomicU32>(place).store(value, order);
-                }
-                2 => {
-                    let value = u16::from_ne_bytes(load(source));
-                    atomic::<AtomicU16>(place).store(value, order);
-                }
-                _ => {
-                    let [value] = load(source);
-                    atomic::<AtomicU8>(place).store(value, order);
-                }
-            }
-        }
-        done += size;
-    }
-}
-
-/// The `N` bytes at `address`, by one access if they are a word and aligned.
-///
-/// # Safety
-/// The bytes are mapped.
-unsafe fn load<const N: usize>(address: usize) -> [u8; N] {
-    let mut bytes = [0; N];
-    // SAFETY: the caller's promise.
-    unsafe {
-        if N == 8 && address.is_multiple_of(8) {
-            let value = atomic::<AtomicU64>(address).load(Ordering::Relaxed);
-            bytes.copy_from_slice(&value.to_ne_bytes());
-        } else {
-            read(address, &mut bytes);
-        }
-    }
-    bytes
-}
-
-/// Copies whole words to the bytes from `to` on.
-///
-/// # Safety
-/// The bytes at both places are mapped, those at `to` may be written, and `to` is aligned to words. The length is a
-/// multiple of theirs.
-unsafe fn move_words(to: usize, from: usize, length: usize) {
-    // SAFETY: the caller's promise, and alignment that was looked at.
-    unsafe {
-        if length >= MANY || !from.is_multiple_of(8) {
-            return copy_words(to, from, length);
-        }
-        for offset in (0..length).step_by(8) {
-            let value = atomic::<AtomicU64>(from + offset).load(Ordering::Relaxed);
-            atomic::<AtomicU64>(to + offset).store(value, Ordering::Relaxed);
-        }
-    }
-}
-
-/// From so many bytes on the processor's own copy is faster than a loop of words.
-const MANY: usize = 512;
-
-/// Copies whole words from `address` on.
-///
-/// # Safety
-/// The bytes are mapped, and `address` is aligned to words. The length is a multiple of theirs.
-unsafe fn read_words(address: usize, out: &mut [u8]) {
-    if out.len() >= MANY {
-        // SAFETY: `out` has that many bytes of its own, and the caller promises as many to read.
-        return unsafe { copy_words(out.as_mut_ptr().expose_provenance(), address, out.len()) };
-    }
-    for (i, word) in out.chunks_exact_mut(8).enumerate() {
-        // SAFETY: the caller's promise.
-        let value = unsafe { atomic::<AtomicU64>(address + 8 * i) }.load(Ordering::Relaxed);
-        word.copy_from_slice(&value.to_ne_bytes());
-    }
-}
-
-/// Copies whole words to the bytes from `address` on.
-///
-/// # Safety
-/// The bytes are mapped and may be written, and `address` is aligned to words. The length is a
-/// multiple of theirs.
-unsafe fn write_words(address: usize, data: &[u8]) {
-    if data.len() >= MANY {
-        // SAFETY: `data` has that many bytes, and the caller promises as many to write.
-        return unsafe { copy_words(address, data.as_ptr().expose_provenance(), data.len()) };
-    }
-    for (i, word) in data.chunks_exact(8).enumerate() {
-        let value = u64::from_ne_bytes(word.try_into().unwrap_or_default());
-        // SAFETY: the caller's promise.
-        unsafe { atomic::<AtomicU64>(address + 8 * i) }.store(value, Ordering::Relaxed);
-    }
-}
-
-/// Copies words as the processor likes to. They may be seen in any order, but all of them before
-/// what is stored afterwards: stores do not overtake those of an earlier string operation (Intel
-/// SDM volume 3, "Fast-String Operation and Out-of-Order Stores"). To the compiler this is no access
-/// that could race.
-///
-/// # Safety
-/// `length` is a multiple of eight; so many bytes can be read at `from` and written at `to`.
-#[cfg(target_arch = "x86_64")]
-unsafe fn copy_words(to: usize, from: usize, length: usize) {
-    // SAFETY: the caller's promise; the direction flag is clear wherever Rust code runs.
-    unsafe {
-        std::arch::asm!(
-            "rep movsq",
-            inout("rcx") length / 8 => _,
-            inout("rdi") to => _,
-            inout("rsi") from => _,
-            options(nostack, preserves_flags)
-        );
-    }
-}
-
-/// Copies words in ascending order.
-///
-/// # Safety
-/// `length` is a multiple of eight; so many bytes can be read at `from` and written at `to`.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy_words(to: usize, from: usize, length: usize) {
+/// As that of [`copy`]; `length` is a multiple of eight.
+#[cold]
+unsafe fn copy_each(from: usize, to: usize, length: usize) -> Result<(), Missing> {
     for offset in (0..length).step_by(8) {
-        // SAFETY: the caller's promise. The side that is private to this thread may be unaligned, and
-        // a volatile access of bytes takes any alignment.
-        unsafe {
-            let from = ptr::with_exposed_provenance::<[u8; 8]>(from + offset);
-            let to = ptr::with_exposed_provenance_mut::<[u8; 8]>(to + offset);
-            to.write_volatile(from.read_volatile());
-        }
+        // SAFETY: the caller's promise.
+        unsafe { guarded::copy_8::<false>(from + offset, to + offset)? };
     }
+    Ok(())
 }
 
-/// The eight bytes at `address` as a word. None: it is not aligned.
+/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns what it was.
 ///
 /// # Safety
-/// The bytes are mapped and may be written, for as long as the word is around.
-pub(super) unsafe fn word<'a>(address: usize) -> Option<&'a AtomicU64> {
-    // SAFETY: the caller's promise, and it is aligned.
-    (address.is_multiple_of(align_of::<AtomicU64>())).then(|| unsafe { atomic(address) })
+/// As that of [`read`], and `address` is a multiple of eight.
+pub(super) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
+    // SAFETY: the caller's promise.
+    unsafe { guarded::compare_swap(address, compare, swap) }
+}
+
+/// Adds to the word at `address`, as one operation. Returns what it was.
+///
+/// # Safety
+/// As that of [`compare_swap`].
+pub(super) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
+    // SAFETY: the caller's promise.
+    unsafe { guarded::fetch_add(address, add) }
 }
 
 /// The size of the largest piece that is aligned at `address` and not longer than `length`, which is not 0.
@@ -319,19 +142,15 @@ fn piece(address: usize, length: usize) -> usize {
     aligned.min(fits)
 }
 
-/// # Safety
-/// The bytes at `address` are mapped, and it is aligned.
-unsafe fn atomic<'a, T>(address: usize) -> &'a T {
-    // SAFETY: the caller's promise; only atomic types are asked for, whose values are all valid.
-    unsafe { &*ptr::with_exposed_provenance::<T>(address) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
 
     use super::super::{DeviceMemory, Span};
-    use super::*;
+
+    /// From about so many bytes on words are copied otherwise.
+    const MANY: usize = 512;
 
     fn memory(length: u64) -> (Arc<DeviceMemory>, Span) {
         let memory = DeviceMemory::new(length).unwrap();

@@ -181,6 +181,19 @@ impl Entries {
         Some(number)
     }
 
+    /// The slot of a bound type 2 window with this key that the queue pair serves.
+    pub(super) fn served(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<u32> {
+        let (number, entry) = self.table.find(key)?;
+        let Entry::Window(window) = entry else {
+            // A region ends with ibv_dereg_mr alone: it was not made by a fast registration.
+            return None;
+        };
+        let binding = window.binding.as_ref()?;
+        // Type 1 windows end by being bound anew, and have no queue pair.
+        let is_served = window.domain == domain && binding.queue_pair == Some(queue_pair);
+        is_served.then_some(number)
+    }
+
     /// What peers are told of a slot. None: nothing.
     pub(super) fn told(&self, number: u32) -> Option<Told> {
         let key = self.table.key(number);

@@ -5,9 +5,10 @@ use std::fs::File;
 use std::mem;
 use std::os::fd::AsRawFd;
 use std::ptr;
-use std::sync::OnceLock;
 
 use super::mapping::Mapping;
+use crate::descriptor::Descriptor;
+use crate::per_process::PerProcess;
 
 /// Copies the bytes from `address` on, if they are all there.
 pub(super) fn read(address: usize, out: &mut [u8]) -> Option<()> {
@@ -41,9 +42,7 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, NoAnswer> {
         | 17;
     const READABLE: u64 = 1;
     const WRITABLE: u64 = 1 << 1;
-    static MAPS: OnceLock<Option<File>> = OnceLock::new();
-    let maps = MAPS.get_or_init(|| File::open("/proc/self/maps").ok());
-    let maps = maps.as_ref().ok_or(NoAnswer)?;
+    let maps = MAPS.get().as_ref().ok_or(NoAnswer)?;
     let mut query = Query {
         size: size_of::<Query>() as u64,
         address,
@@ -64,6 +63,15 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, NoAnswer> {
         Some(libc::ENOENT) => Ok(None),
         _ => Err(NoAnswer),
     }
+}
+
+/// The file of this process's mappings, which is of the process that opened it.
+static MAPS: PerProcess<Option<Descriptor>> =
+    PerProcess::new(|| Descriptor::open(|| File::open("/proc/self/maps").map(Into::into)).ok());
+
+/// Leaves the parent's file alone, in a child of `fork`.
+pub(crate) fn forget() {
+    MAPS.forget();
 }
 
 /// The kernel cannot be asked.

@@ -1,10 +1,10 @@
-//! Bytes whose owner is known to keep them.
+//! Bytes whose owner is known.
 
 use std::marker::PhantomData;
 
 use super::copy;
 
-/// Bytes that can be touched for as long as this is around.
+/// Bytes that are registered for as long as this is around: an access to some that are not there is an error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     address: usize,
@@ -24,10 +24,17 @@ impl<'a> Piece<'a> {
         }
     }
 
+    /// Bytes of this process's own, to be read and written.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn of_mut(bytes: &'a mut [u8]) -> Self {
+        // SAFETY: whoever has borrowed them alone may write them.
+        unsafe { Self::new(bytes.as_mut_ptr().expose_provenance(), bytes.len(), true) }
+    }
+
     /// Bytes that may be read and, if they are `writable`, written.
     ///
     /// # Safety
-    /// For as long as the piece is around they are mapped, and may be written if that is said.
+    /// For as long as the piece is around they are registered memory, or nobody holds a reference to them.
     #[inline]
     pub(super) unsafe fn new(address: usize, length: usize, writable: bool) -> Self {
         Self {
@@ -62,16 +69,15 @@ impl<'a> Piece<'a> {
         self.writable
     }
 
-    /// Writes a word to the first eight of them. None: they are less, or may not be written.
+    /// Writes a word to the first eight of them. None: they are less, or may not be written, or are not there.
     pub(crate) fn store(&self, word: u64) -> Option<()> {
         if !self.writable || self.length < size_of::<u64>() {
             return None;
         }
-        // SAFETY: they may be written, as whoever made the piece promised; and the word is here.
+        // SAFETY: as whoever made the piece promised; and the word is here.
         unsafe {
             let from = (&raw const word).expose_provenance();
-            copy::copy(from, self.address, size_of::<u64>());
+            copy::copy(from, self.address, size_of::<u64>()).ok()
         }
-        Some(())
     }
 }

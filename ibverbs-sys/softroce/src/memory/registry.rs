@@ -7,14 +7,16 @@ use std::sync::{Arc, OnceLock};
 
 use crate::context::{DomainId, Refusal};
 use crate::limits;
-use crate::proto::{AccessFlags, LocalFault, Segment, WindowBinding};
+use crate::proto::{AccessFlags, LocalFault, Segment, WindowBinding, Withdrawal};
 use crate::same_host::Neighbourhood;
 
 use super::entries::{Entries, Entry, Found};
+use super::guarded;
 use super::read_mostly::{Changing, ReadMostly, Reading};
 use super::region::Region;
 use super::table::Table;
 use super::window::Window;
+use super::withdrawal::Withdrawals;
 use super::{
     Arena, Block, DeviceMemory, Piece, Place, RegionAttributes, RegionChange, Span, View,
     WindowKind,
@@ -31,6 +33,7 @@ pub struct Registry {
     arena: OnceLock<Option<Arc<Arena>>>,
     /// Who tells peers of the same host.
     neighbourhood: OnceLock<Arc<Neighbourhood>>,
+    withdrawals: Withdrawals,
 }
 
 /// The regions, none of which comes or goes as long as this is around.
@@ -63,6 +66,7 @@ impl Default for Registry {
 impl Registry {
     /// A registry without regions.
     pub fn new() -> Self {
+        guarded::install();
         let entries = Entries {
             table: Table::new(),
             regions: 0,
@@ -73,6 +77,7 @@ impl Registry {
             device_memory: AtomicU64::new(0),
             arena: OnceLock::new(),
             neighbourhood: OnceLock::new(),
+            withdrawals: Withdrawals::default(),
         }
     }
 
@@ -98,7 +103,7 @@ impl Registry {
         };
         match entries.told(slot) {
             Some(region) => neighbourhood.publish_region(slot, &region),
-            None => neighbourhood.retract_region(slot),
+            None => _ = neighbourhood.retract_region(slot),
         }
     }
 
@@ -193,7 +198,7 @@ impl Registry {
         }
         region.domain = change.domain.unwrap_or(region.domain);
         region.access = change.access.unwrap_or(region.access);
-        let key = entries.table.retag(number, (key as u8).wrapping_add(1));
+        let key = entries.table.renew(number);
         self.publish(&entries, number);
         Ok(key)
     }
@@ -336,18 +341,68 @@ impl Registry {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Binds a window (IBTA 10.6.7.2, 11.4.1.1).
+    /// Takes back what peers were told of a window that is to be bound anew.
+    pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
+        self.withdraw_slot(|entries| {
+            let number = entries.table.slot_of(wanted.window)?;
+            let Some(Entry::Window(window)) = entries.table.get(number) else {
+                return None;
+            };
+            // One of type 2 has to be free.
+            (window.domain == domain && window.kind == WindowKind::Type1).then_some(number)
+        })
+    }
+
+    /// Withdraws a window that is to be invalidated.
+    pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
+        self.withdraw_slot(|entries| entries.served(domain, queue_pair, key))
+    }
+
+    /// Takes back what peers were told of the slot that `find` finds.
+    fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
+        let Some(neighbourhood) = self.neighbourhood.get() else {
+            return Withdrawal::Complete;
+        };
+        let told = {
+            let entries = self.entries.read(0);
+            find(&entries).filter(|&slot| entries.told(slot).is_some())
+        };
+        let Some(slot) = told else {
+            return Withdrawal::Complete;
+        };
+        let withdrawal = self.withdrawals.poll(slot, neighbourhood);
+        if withdrawal == Withdrawal::Refused {
+            self.publish(&self.entries.change(), slot);
+        }
+        withdrawal
+    }
+
+    /// A window that was to be bound anew or invalidated remains as it is.
+    pub(crate) fn keep(&self, key: u32) {
+        let slot = self.entries.read(0).table.slot_of(key);
+        if let Some(slot) = slot.filter(|&slot| self.withdrawals.forget(slot)) {
+            self.publish(&self.entries.change(), slot);
+        }
+    }
+
+    /// Returns whether a slot has been published to peers again since the slot was retracted.
+    fn is_told(&self, slot: u32) -> bool {
+        let neighbourhood = self.neighbourhood.get();
+        neighbourhood.is_some_and(|neighbourhood| neighbourhood.tells_region(slot))
+    }
+
+    /// Binds a window (IBTA 10.6.7.2, 11.4.1.1) that was [withdrawn](Self::withdraw_window).
     pub(super) fn bind(
         &self,
         domain: DomainId,
         queue_pair: u32,
         wanted: &WindowBinding,
     ) -> Result<(), LocalFault> {
-        let slot = self.entries.read(0).table.slot_of(wanted.window);
-        if let Some(slot) = slot {
-            self.vacate(slot).map_err(|_| LocalFault::Bind)?;
-        }
         let mut entries = self.entries.change();
+        let slot = entries.table.slot_of(wanted.window);
+        if slot.is_some_and(|slot| self.is_told(slot)) {
+            return Err(LocalFault::Bind);
+        }
         let bound = entries.bind(domain, queue_pair, wanted);
         if let Some(slot) = slot {
             self.publish(&entries, slot);
@@ -355,23 +410,14 @@ impl Registry {
         bound.map(drop).ok_or(LocalFault::Bind)
     }
 
-    /// Frees a type 2 window (IBTA 10.6.7.2.4). None: the key is not that of a bound one that the queue pair serves.
+    /// Frees a type 2 window (IBTA 10.6.7.2.4) that was [withdrawn](Self::withdraw). None: the key is not that of a bound one
+    /// that the queue pair serves.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
-        let find = |entries: &Entries| {
-            let (number, entry) = entries.table.find(key)?;
-            let Entry::Window(window) = entry else {
-                // A region ends with ibv_dereg_mr alone: it was not made by a fast registration.
-                return None;
-            };
-            let binding = window.binding.as_ref()?;
-            // Type 1 windows end by being bound anew, and have no queue pair.
-            let is_served = window.domain == domain && binding.queue_pair == Some(queue_pair);
-            is_served.then_some(number)
-        };
-        let number = find(&self.entries.read(0))?;
-        self.vacate(number).ok()?;
         let mut entries = self.entries.change();
-        find(&entries)?;
+        let number = entries.served(domain, queue_pair, key)?;
+        if self.is_told(number) {
+            return None;
+        }
         entries.unbind(number);
         self.publish(&entries, number);
         Some(())

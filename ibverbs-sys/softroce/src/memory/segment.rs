@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use libc::c_void;
 
+use crate::descriptor::Opening;
+
 /// The size of a huge page, of which a segment begins at a multiple.
 pub(super) const HUGE: usize = 2 << 20;
 
@@ -30,6 +32,8 @@ impl Segment {
     pub(super) fn map(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<Self> {
         let out_of_range = |_| io::Error::from_raw_os_error(libc::ENOMEM);
         let place = libc::off_t::try_from(offset).map_err(out_of_range)?;
+        // No child of a `fork` has it, not of one between the calls either.
+        let _opening = Opening::begin();
         let room = length
             .checked_add(HUGE)
             .ok_or(io::Error::from_raw_os_error(libc::ENOMEM))?;

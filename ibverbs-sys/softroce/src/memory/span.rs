@@ -1,9 +1,9 @@
 //! A stretch of registered memory, and what may be done with it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::device::DeviceMemory;
+use super::guarded::Missing;
 use super::{Block, Piece, Place, copy, is_mapped, kernel};
 use crate::context::Refusal;
 use crate::proto::Misplaced;
@@ -45,9 +45,9 @@ impl Span {
     /// The program's memory from `address` on.
     ///
     /// # Safety
-    /// Until the span and all its clones are gone, the bytes are mapped, and may be written if
-    /// anything will be written through the span. All that write or read them at the same time do it
-    /// atomically, or live with what the C memory model says of them.
+    /// Until the span and all its clones are gone, nobody on this side holds a reference to bytes that are written
+    /// through the span, and nothing else takes the place of bytes that are unmapped meanwhile. All that write or read
+    /// them at the same time do it atomically, or live with what the C memory model says of them.
     pub unsafe fn mapped(address: usize, length: u64) -> Self {
         Self {
             address,
@@ -74,8 +74,7 @@ impl Span {
     /// The program's memory, of which parts may be unmapped: an access to those fails.
     ///
     /// # Safety
-    /// Nobody on this side holds a reference to bytes that are written through the span. Eight
-    /// bytes that are read through the span are not unmapped while an atomic operation goes to them.
+    /// Nobody on this side holds a reference to bytes that are written through the span.
     pub unsafe fn on_demand(address: usize, length: u64) -> Self {
         Self {
             address,
@@ -151,32 +150,29 @@ impl Span {
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, out.len())?;
         match self.kind {
-            // SAFETY: inside the span, and whoever made it keeps the bytes mapped.
+            // SAFETY: inside the span, to whose bytes nobody holds a reference, says whoever made it.
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => unsafe {
-                copy::read(address, out);
+                copy::read(address, out).map_err(|_| Inaccessible)
             },
-            Kind::OnDemand => {
-                return kernel::read(address, out).ok_or(Inaccessible);
+            Kind::OnDemand => kernel::read(address, out).ok_or(Inaccessible),
+            Kind::Null => {
+                out.fill(0);
+                Ok(())
             }
-            Kind::Null => out.fill(0),
         }
-        Ok(())
     }
 
     /// Copies `data` to the bytes from `offset` on.
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, data.len())?;
         match self.kind {
-            // SAFETY: inside the span, and whoever made it keeps the bytes mapped and writable.
+            // SAFETY: as in `read`.
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => unsafe {
-                copy::write(address, data);
+                copy::write(address, data).map_err(|_| Inaccessible)
             },
-            Kind::OnDemand => {
-                return kernel::write(address, data).ok_or(Inaccessible);
-            }
-            Kind::Null => {}
+            Kind::OnDemand => kernel::write(address, data).ok_or(Inaccessible),
+            Kind::Null => Ok(()),
         }
-        Ok(())
     }
 
     /// Copies `length` bytes from `offset` on to those of another span, from `to_offset` on.
@@ -195,8 +191,11 @@ impl Span {
                 Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. },
                 Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. },
             ) => {
-                // SAFETY: inside the spans, whose makers keep the bytes mapped, and the second's writable.
-                unsafe { copy::copy(from, place, length) };
+                // SAFETY: inside the spans, as in `read`.
+                unsafe { copy::copy(from, place, length) }.map_err(|missing| match missing {
+                    Missing::Source => Misplaced::Here,
+                    Missing::Target => Misplaced::There,
+                })?;
             }
             _ => {
                 let mut done = 0;
@@ -222,8 +221,7 @@ impl Span {
         let address = self.locate(offset, length).ok()?;
         match self.kind {
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => {
-                // SAFETY: inside the span, which the piece borrows and whose maker keeps the bytes mapped, and writable if anything
-                // is written through it.
+                // SAFETY: inside the span, which the piece borrows, as in `read`.
                 Some(unsafe { Piece::new(address, length, write) })
             }
             Kind::OnDemand | Kind::Null => None,
@@ -237,16 +235,16 @@ impl Span {
         compare: u64,
         swap: u64,
     ) -> Result<u64, Inaccessible> {
-        let word = self.word(offset)?;
-        let order = Ordering::SeqCst;
-        Ok(word
-            .compare_exchange(compare, swap, order, order)
-            .unwrap_or_else(|actual| actual))
+        let address = self.locate_word(offset)?;
+        // SAFETY: inside the span, as in `read`, and aligned.
+        unsafe { copy::compare_swap(address, compare, swap) }.map_err(|_| Inaccessible)
     }
 
     /// Adds to the eight bytes at `offset`; what they were.
     pub(super) fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, Inaccessible> {
-        Ok(self.word(offset)?.fetch_add(add, Ordering::SeqCst))
+        let address = self.locate_word(offset)?;
+        // SAFETY: as above.
+        unsafe { copy::fetch_add(address, add) }.map_err(|_| Inaccessible)
     }
 
     /// The address of `length` bytes from `offset` on.
@@ -259,20 +257,21 @@ impl Span {
         Ok(self.address.wrapping_add(offset as usize))
     }
 
-    /// The eight bytes at `offset` as an atomic word.
-    fn word(&self, offset: u64) -> Result<&AtomicU64, Inaccessible> {
+    /// The address of the eight bytes at `offset`, for an atomic operation.
+    fn locate_word(&self, offset: u64) -> Result<usize, Inaccessible> {
         let address = self.locate(offset, size_of::<u64>())?;
         match self.kind {
             Kind::Null => return Err(Inaccessible),
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => {}
-            // An access to memory that is not there would end the program.
+            // Where nothing guards the access, it would end the program.
             Kind::OnDemand if !is_mapped(address, size_of::<u64>() as u64, true) => {
                 return Err(Inaccessible);
             }
             Kind::OnDemand => {}
         }
-        // SAFETY: inside the span, whose maker keeps the bytes mapped and writable.
-        unsafe { copy::word(address) }.ok_or(Inaccessible)
+        (address.is_multiple_of(8))
+            .then_some(address)
+            .ok_or(Inaccessible)
     }
 }
 

@@ -1,16 +1,21 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 
 use crate::context::Refusal;
+use crate::random::{self, Permutation};
 
 /// Things by their keys. A key is the index of a slot and, in its low byte, a tag that changes with
 /// every use of the slot: who still has the key of what is gone does not reach what came after.
+///
+/// Keys cannot be foreseen, not even by who knows others: where indices begin, in which order slots are used, and which tag
+/// follows which is random.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     /// What is added to a slot's number to give the index: keys of two processes, and of two runs, differ.
     base: u32,
+    /// The order of the slots of each block, and that of each slot's tags.
+    order: Permutation,
     slots: Vec<Slot<T>>,
     /// Taken from the front and returned to the back: a slot is used again as late as possible.
     free: VecDeque<u32>,
@@ -19,21 +24,30 @@ pub(super) struct Table<T> {
 #[derive(Debug)]
 struct Slot<T> {
     tag: u8,
+    /// The tag's place in the order of the slot's tags.
+    turn: u8,
     content: Option<T>,
 }
 
 /// More slots are not made while fewer are free than this, or the tag of one slot would soon be back where it was.
 const RESERVE: usize = 64;
 
+/// Slots that are made at a time, in a random order.
+const BLOCK: usize = 1 << 8;
+
+/// Set where a permutation is of the slots of a block, and not of a slot's tags: slots have smaller numbers.
+const BLOCKS: u32 = 1 << 31;
+
 /// Indices, of which 0 is never used: key 0 is what programs take for none.
 const INDICES: u32 = 1 << 24;
 
 impl<T> Table<T> {
     pub(super) fn new() -> Self {
-        let random = RandomState::new().hash_one(0) as u32;
+        let [random] = random::words();
         Self {
             // So that what follows does not run past the last index.
-            base: 1 + random % (INDICES / 2),
+            base: 1 + random as u32 % (INDICES / 2),
+            order: Permutation::new(8),
             slots: Vec::new(),
             free: VecDeque::new(),
         }
@@ -46,23 +60,47 @@ impl<T> Table<T> {
 
     /// Stores a thing; its slot.
     pub(super) fn insert(&mut self, content: T) -> Result<u32, Refusal> {
-        if self.free.len() < RESERVE && self.slots.len() < INDICES as usize / 2 - 1 {
-            self.free.push_back(self.slots.len() as u32);
-            let tag = RandomState::new().hash_one(self.slots.len()) as u8;
-            self.slots.push(Slot { tag, content: None });
+        if self.free.len() < RESERVE && self.slots.len() + BLOCK < INDICES as usize / 2 {
+            self.grow();
         }
         let number = self.free.pop_front().ok_or(Refusal::Exhausted)?;
         self.slots[number as usize].content = Some(content);
         Ok(number)
     }
 
+    /// Makes a block of slots.
+    fn grow(&mut self) {
+        let first = self.slots.len() as u32;
+        for number in 0..BLOCK as u32 {
+            self.free
+                .push_back(first + self.order.apply(BLOCKS | first, number));
+            self.slots.push(Slot {
+                tag: self.order.apply(first + number, 0) as u8,
+                turn: 0,
+                content: None,
+            });
+        }
+    }
+
     /// Takes a thing out; its key is none from now on.
     pub(super) fn remove(&mut self, number: u32) -> Option<T> {
-        let slot = self.slots.get_mut(number as usize)?;
-        let content = slot.content.take()?;
-        slot.tag = slot.tag.wrapping_add(1);
+        let content = self.slots.get_mut(number as usize)?.content.take()?;
+        self.renew(number);
         self.free.push_back(number);
         Some(content)
+    }
+
+    /// Gives a slot its next tag; its key. No tag comes again before all others of the slot.
+    pub(super) fn renew(&mut self, number: u32) -> u32 {
+        if let Some(slot) = self.slots.get_mut(number as usize) {
+            let before = slot.tag;
+            // What has the slot may have chosen a tag: the next one is another.
+            while slot.tag == before {
+                slot.turn = slot.turn.wrapping_add(1);
+                slot.tag = self.order.apply(number, slot.turn.into()) as u8;
+            }
+        }
+        self.key(number)
     }
 
     /// The key of a slot.
@@ -145,6 +183,35 @@ mod tests {
             assert!(keys.insert(table.key(number)));
             table.remove(number);
         }
-        assert!(table.slots.len() <= 2 * RESERVE, "slots are used again");
+        assert_eq!(table.slots.len(), BLOCK, "slots are used again");
+    }
+
+    /// The chance that this fails of random keys is below 2^-60.
+    #[test]
+    fn keys_cannot_be_foreseen() {
+        let [one, other] = [(); 2].map(|()| {
+            let mut table = Table::new();
+            let keys = (0..4096).map(|_| {
+                let number = table.insert(()).unwrap();
+                table.key(number)
+            });
+            keys.collect::<Vec<_>>()
+        });
+        let same = one.iter().filter(|key| other.contains(key));
+        assert!(same.count() < 64, "of two devices");
+        let pairs = || one.iter().zip(&one[1..]);
+        let adjacent = pairs().filter(|(one, next)| (**one >> 8).abs_diff(**next >> 8) < 2);
+        assert!(adjacent.count() < 100, "indices of one device");
+        let step = |one: u32, next: u32| (next as u8).wrapping_sub(one as u8);
+        let mut steps = [0; 256];
+        pairs().for_each(|(one, next)| steps[usize::from(step(*one, *next))] += 1);
+        assert!(steps.iter().all(|&count| count < 100), "tags of slots");
+        let mut table = Table::new();
+        let number = table.insert(()).unwrap();
+        let tags: Vec<u8> = (0..256).map(|_| table.renew(number) as u8).collect();
+        let mut steps = [0; 256];
+        tags.windows(2)
+            .for_each(|pair| steps[usize::from(pair[1].wrapping_sub(pair[0]))] += 1);
+        assert!(steps.iter().all(|&count| count < 32), "tags of one slot");
     }
 }

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use crate::context::DomainId;
-use crate::proto::{AccessFlags, LocalFault, Memory, Remote, RemoteFault, Segment, WindowBinding};
+use crate::proto::{
+    AccessFlags, LocalFault, Memory, Remote, RemoteFault, Segment, WindowBinding, Withdrawal,
+};
 
 use super::Registry;
 use super::entries::{Entries, Found};
@@ -264,6 +266,18 @@ impl Memory for View<'_> {
         self.atomic(key, address, |span, offset| {
             span.fetch_add(offset, add).ok()
         })
+    }
+
+    fn withdraw_window(&self, binding: &WindowBinding) -> Withdrawal {
+        self.registry.withdraw_window(self.domain, binding)
+    }
+
+    fn withdraw(&self, key: u32) -> Withdrawal {
+        self.registry.withdraw(self.domain, self.queue_pair, key)
+    }
+
+    fn keep(&self, key: u32) {
+        self.registry.keep(key);
     }
 
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault> {

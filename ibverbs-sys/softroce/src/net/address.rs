@@ -2,7 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
+
+use crate::number;
 
 /// How many ports a NIC in 127/8 may choose from. Which one it has stands in the four top bits of
 /// its queue pairs' numbers, so a peer that knows one knows the port. The slot of all ones is left
@@ -10,7 +12,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 pub(crate) const SLOTS: u8 = 15;
 
 /// Distance of the slots' ports.
-const STRIDE: u16 = 1000;
+pub(super) const STRIDE: u16 = 1000;
 
 /// The number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
 pub(crate) const MULTICAST: u32 = 0xff_ffff;
@@ -48,10 +50,32 @@ pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
 /// one. Elsewhere queue pair numbers say nothing.
 pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u16> {
     if address.is_loopback() {
-        port_of_slot(base, (queue_pair >> 20) as u8 & 0xf)
+        port_of_slot(base, number::slot(queue_pair))
     } else {
         Some(base)
     }
+}
+
+/// No device of this host sends from an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stranger;
+
+/// Returns the slot of the device that sends packets without a tunnel from an address. None: it is a device of another host, or of
+/// another kind, which may send from any port.
+///
+/// Of a loopback address everyone on this host may send, so it is the port that tells who did: the device there has bound
+/// it.
+pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, Stranger> {
+    if !from.ip().is_loopback() {
+        return Ok(None);
+    }
+    // Slots are of devices that have addresses in 127/8 alone.
+    let slots = if from.is_ipv4() { SLOTS } else { 1 };
+    let slot = (from.port().checked_sub(base))
+        .filter(|above| above % STRIDE == 0)
+        .map(|above| above / STRIDE)
+        .filter(|&slot| slot < slots.into());
+    slot.map(|slot| Some(slot as u8)).ok_or(Stranger)
 }
 
 /// The GID that carries an address and port.
@@ -164,6 +188,29 @@ mod tests {
             Some(4791)
         );
         assert_eq!(port_of(60_000, loopback, 0xe0_0000), None);
+    }
+
+    #[test]
+    fn a_loopback_senders_slot_is_that_of_its_port() {
+        let of = |from: &str| slot_of_sender(4791, from.parse().unwrap());
+        for slot in 0..SLOTS {
+            let from = format!("127.9.9.9:{}", 4791 + 1000 * u16::from(slot));
+            assert_eq!(of(&from), Ok(Some(slot)));
+        }
+        for stranger in [
+            "127.9.9.9:4790",
+            "127.9.9.9:4792",
+            "127.9.9.9:3791",
+            "127.9.9.9:19791",
+            "[::1]:5791",
+            "[::1]:40000",
+        ] {
+            assert_eq!(of(stranger), Err(Stranger), "{stranger}");
+        }
+        assert_eq!(of("[::1]:4791"), Ok(Some(0)));
+        for elsewhere in ["10.0.0.1:4791", "10.0.0.1:49152", "[fd00::1]:1"] {
+            assert_eq!(of(elsewhere), Ok(None), "{elsewhere}");
+        }
     }
 
     #[test]

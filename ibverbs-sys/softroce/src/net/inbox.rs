@@ -8,6 +8,7 @@ use super::network::Network;
 use super::route::gid_of;
 use super::socket::{Message, Ring};
 use super::{address, tunnel};
+use crate::descriptor;
 use crate::multicast::canonical;
 use crate::proto::{Arrival, Counter};
 use crate::wire::ip::{Headers, Route};
@@ -117,7 +118,7 @@ impl<'a> Arrived<'a> {
                 };
                 (outer, bytes)
             }
-            _ => (*self.outer(payload.len()), payload),
+            _ => (self.outer(payload.len()), payload),
         };
         let headers = outer.headers;
         network.capture(&headers, bytes);
@@ -125,6 +126,8 @@ impl<'a> Arrived<'a> {
         network
             .counters
             .count(Counter::ReceivedBytes, bytes.len() as u64);
+        // Before the ICRC, which takes longer.
+        let arrival = outer.arrival?;
         let from = self.message.from;
         let is_right = |transport: &[u8], sent: u32| {
             let difference = outer.icrc.finish(transport) ^ sent;
@@ -133,7 +136,6 @@ impl<'a> Arrived<'a> {
         if !is_right(transport, sent) {
             return Err(Some(Counter::WrongIcrc));
         }
-        let arrival = outer.arrival?;
         let packet = Packet::parse(transport).map_err(|_| Counter::Malformed)?;
         // Each of a run would be written to the capture, and those in a tunnel have headers of their own.
         if network.is_captured() || bytes.len() != self.message.segment {
@@ -154,9 +156,15 @@ impl<'a> Arrived<'a> {
     /// What headers say of a packet to this GID, if they may.
     fn arrival(&self, gid: u8, headers: &Headers) -> Result<Arrival, Counter> {
         let route = headers.route();
-        if Some(gid) == self.endpoint.tunnelled && !is_sender(&route, self.message.from) {
+        let from = self.message.from;
+        let slot = if Some(gid) != self.endpoint.tunnelled {
+            address::slot_of_sender(self.network.base, from).map_err(|_| Counter::Unaddressed)?
+        } else if is_sender(&route, from) {
+            // The GID tells the port.
+            None
+        } else {
             return Err(Counter::Malformed);
-        }
+        };
         let own = self.network.addresses()[usize::from(gid)];
         let destination = match canonical(route.destination) {
             Some(group) => group,
@@ -168,11 +176,13 @@ impl<'a> Arrived<'a> {
             source: route.source,
             destination,
             route: headers.global_route(),
+            slot,
+            private: false,
         })
     }
 
     /// What is to be known of a datagram of so many bytes that is not tunnelled.
-    fn outer(&mut self, len: usize) -> &Outer {
+    fn outer(&mut self, len: usize) -> Outer {
         let (endpoint, message) = (self.endpoint, &self.message);
         let origin = Origin {
             from: message.from,
@@ -182,29 +192,22 @@ impl<'a> Arrived<'a> {
             traffic_class: message.traffic_class,
             hop_limit: message.hop_limit,
         };
-        let is_known = |known: &Option<(Origin, Outer)>| {
-            known.as_ref().is_some_and(|(known, _)| *known == origin)
-        };
-        let place = match self.origins.known.iter().position(is_known) {
-            Some(place) => place,
-            None => {
-                self.origins.newest ^= 1;
-                self.origins.newest
-            }
-        };
-        if !is_known(&self.origins.known[place]) {
-            let headers = outer(endpoint, message, len);
-            let found = Outer {
-                headers,
-                icrc: headers.begin_icrc(),
-                arrival: self.arrival(endpoint.gid, &headers),
-            };
-            self.origins.known[place] = Some((origin, found));
+        let is_known = |(known, _): &&(Origin, Outer)| *known == origin;
+        if let Some((_, outer)) = self.origins.known.iter().flatten().find(is_known) {
+            return *outer;
         }
-        let Some((_, outer)) = &self.origins.known[place] else {
-            unreachable!("it was just put there");
+        let headers = outer(endpoint, message, len);
+        let found = Outer {
+            headers,
+            icrc: headers.begin_icrc(),
+            arrival: self.arrival(endpoint.gid, &headers),
         };
-        outer
+        // Those that may not send do not displace those that do.
+        if found.arrival.is_ok() {
+            self.origins.newest ^= 1;
+            self.origins.known[self.origins.newest] = Some((origin, found));
+        }
+        found
     }
 }
 
@@ -224,8 +227,13 @@ impl Network {
         }
         let (_, endpoints) = known.get_or_insert_with(|| (changes, self.endpoints()));
         for endpoint in endpoints.iter() {
-            // An error is that of an earlier datagram, or want of memory; the next time there is another answer.
-            let count = endpoint.socket.receive(ring).unwrap_or(0);
+            let count = endpoint.socket.receive(ring).unwrap_or_else(|error| {
+                // Else it is that of an earlier datagram, or want of memory; the next time there is another answer.
+                if matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK)) {
+                    descriptor::lost();
+                }
+                0
+            });
             for index in 0..count {
                 let message = ring.message(index);
                 datagrams += message.datagrams();

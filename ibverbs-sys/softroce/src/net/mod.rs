@@ -37,7 +37,7 @@ pub(crate) use endpoint::Endpoints;
 pub(crate) use inbox::Inbox;
 pub(crate) use network::{DELAY, Network};
 pub(crate) use outbox::Outbox;
-pub(crate) use shared::{Delivery, tag_of};
+pub(crate) use shared::{Delivery, tag};
 pub(crate) use socket::Socket;
 
 /// Payloads of sends and writes lie at multiples of so many bytes, where processors copy them fastest: else some take twice the time.

@@ -38,7 +38,7 @@ pub(crate) struct Network {
     pub(super) own: Vec<Arc<Endpoint>>,
     gids: Vec<Gid>,
     pub(super) addresses: Vec<Ipv6Addr>,
-    base: u16,
+    pub(super) base: u16,
     slot: u8,
     mtu: Mtu,
     /// What the socket of a peer holds, in the kernel's way of counting.
@@ -73,6 +73,9 @@ impl Network {
     ) -> io::Result<Self> {
         let capture = config.capture.as_ref().map(Capture::create).transpose()?;
         let (sockets, slot) = bind(config)?;
+        for socket in &sockets {
+            socket.refuse_strangers(config.port);
+        }
         if config.segmentation != Segmentation::Never {
             for socket in &sockets {
                 socket.coalesce();
@@ -247,10 +250,15 @@ impl Network {
 
     /// The process that has a queue pair, if it shares memory with this one.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
-        let neighbourhood = self.neighbourhood.get()?;
         if !self.faults.spare_packets() {
             return None;
         }
+        self.private_link(path, queue_pair)
+    }
+
+    /// Returns the link to the process that has a queue pair, also while packets keep to the sockets.
+    pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
+        let neighbourhood = self.neighbourhood.get()?;
         neighbourhood.link(self.address(path, queue_pair)?)
     }
 

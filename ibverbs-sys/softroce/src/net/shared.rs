@@ -5,17 +5,19 @@ use std::sync::Arc;
 
 use super::network::Network;
 use crate::counters::Tally;
-use crate::proto::{Arrival, Brief, Counter};
+use crate::proto::{Arrival, Brief, Counter, Path};
 use crate::same_host::{Link, Said};
 use crate::wire::Packet;
 
 /// Packets that are taken from shared memory at once.
 const LETTERS: usize = 64;
 
-/// What a message in shared memory says of itself: the places of GIDs in the tables of the two processes. None: they do
-/// not fit.
-pub(crate) fn tag_of(from: usize, to: usize) -> Option<u16> {
-    (from < 16 && to < 16).then_some(0x100 | (from as u16) << 4 | to as u16)
+/// Returns what a message in shared memory says of itself: the places of the path's GIDs in the tables of the two processes.
+/// Returns `None` if the peer has no such GID, or if the slots do not match.
+pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
+    let mut gids = link.gids().iter();
+    let to = gids.position(|gid| *gid == path.destination)?;
+    (path.source < 16 && to < 16).then_some(0x100 | u16::from(path.source) << 4 | to as u16)
 }
 
 fn gids_of(tag: u16) -> (usize, usize) {
@@ -90,6 +92,8 @@ impl Network {
             destination,
             // Of connections nobody looks at it.
             route: [0; 40],
+            slot: link.slot(),
+            private: true,
         };
         Ok((arrival, delivery))
     }

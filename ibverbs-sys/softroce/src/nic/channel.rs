@@ -11,9 +11,7 @@ impl Nic {
     /// Makes a completion channel.
     pub(crate) fn new_channel(&self) -> io::Result<Arc<CompletionChannel>> {
         let bell = (self.neighbourhood.as_ref()).and_then(|neighbourhood| neighbourhood.bell());
-        bell.map_or_else(CompletionChannel::new, |bell| {
-            Ok(CompletionChannel::with(bell))
-        })
+        bell.map_or_else(CompletionChannel::new, CompletionChannel::with)
     }
 
     /// Fetches a channel's next event; waits for one unless its descriptor is non-blocking. While it waits a peer of the
@@ -27,7 +25,7 @@ impl Nic {
             self.neighbourhood.as_ref()?.keep_vigil(bell)
         };
         let Some(mut waiter) = waiter() else {
-            return channel.next_event();
+            return self.next_event_beside(channel);
         };
         let event = loop {
             if waiter.fall_asleep() {
@@ -56,5 +54,19 @@ impl Nic {
             }
         }
         event
+    }
+
+    /// Fetches a channel's next event, or waits for it, where this thread does not do the device's work: another thread
+    /// does that at this channel or another, or the engine. A wakeup without an event may be a peer's, meant for the
+    /// other thread of this channel. Then nobody would receive what the peer sent, so the engine is woken to do it.
+    fn next_event_beside(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
+        loop {
+            if let Some(event) = channel.wait()? {
+                return Ok(event);
+            }
+            if let Some(neighbourhood) = &self.neighbourhood {
+                neighbourhood.ring();
+            }
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What the engine and the queue pairs ask of the NIC.
 
+use std::any::Any;
 use std::net::Ipv6Addr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -43,6 +44,10 @@ impl engine::Device for Nic {
         }
     }
 
+    fn run_due(&self) {
+        self.run_timers(self.now());
+    }
+
     fn heard(&self) -> Option<BorrowedFd<'_>> {
         Some(self.neighbourhood.as_ref()?.heard())
     }
@@ -56,6 +61,10 @@ impl engine::Device for Nic {
         if let Some(neighbourhood) = &self.neighbourhood {
             neighbourhood.wake_up();
         }
+    }
+
+    fn panicked(&self, panic: &(dyn Any + Send)) -> bool {
+        Nic::panicked(self, panic)
     }
 }
 

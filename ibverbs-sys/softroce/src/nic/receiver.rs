@@ -11,6 +11,7 @@ use super::Nic;
 use super::sockets::Sockets;
 use super::unanswered::Unanswered;
 use crate::counters::{Counters, Tally};
+use crate::descriptor;
 use crate::engine::{Engine, Look};
 use crate::multicast;
 use crate::net::{self, Delivery, Inbox};
@@ -190,7 +191,7 @@ impl Nic {
             ..
         } = receiver;
         let passes = !neighbours.links().is_empty() && sockets.rest(now, shared > 0);
-        let received = if passes && care != Care::Engine {
+        let received = if passes && care != Care::Engine || descriptor::has_lost() {
             0
         } else {
             let mut waiting = 0;

@@ -1,5 +1,7 @@
 //! NICs in one process with queue pairs over real sockets. Messages are empty and carry their number as immediate data.
 
+mod strangers;
+
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,6 +13,8 @@ use ibverbs_sys::{
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+mod withdrawal;
 
 use super::{Care, Nic, guid};
 use crate::completion::{

@@ -1,5 +1,7 @@
 //! The way without packets: what a requester hands to a peer that is at hand, and what it hears.
 
+use std::time::Duration;
+
 use super::datagram::{self, Label};
 use super::requester::status_of;
 use super::{
@@ -43,6 +45,11 @@ pub enum Answer {
     NotReady {
         /// The code.
         timer: u8,
+    },
+    /// Nothing was done yet: it shall be asked again after so long.
+    Later {
+        /// The time.
+        again: Duration,
     },
     /// The request ends so, and with it the connection.
     Failed(CompletionStatus),

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::direct::{Misplaced, Place};
 use super::{AccessFlags, Completion, Payload, ReceiveRequest, Remote, Segment, WindowBinding};
 
@@ -17,6 +19,21 @@ pub enum RemoteFault {
     Access,
     /// The request itself is wrong: an atomic on an address that is not a multiple of eight.
     Invalid,
+}
+
+/// Progress of the withdrawal of a key from other processes of the host. Their copies end by themselves; no thread waits for
+/// them while it holds the lock of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withdrawal {
+    /// No copy uses the key any more.
+    Complete,
+    /// A copy is under way: to be asked again after so long.
+    Pending {
+        /// The time.
+        again: Duration,
+    },
+    /// A copy has not ended for so long that it may never do. The key is as it was.
+    Refused,
 }
 
 /// The memory that a queue pair reaches: every access is checked against the keys, and that of the
@@ -108,6 +125,20 @@ pub trait Memory {
 
     /// Adds to eight bytes atomically, in this machine's byte order; returns what they were.
     fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault>;
+
+    /// Lets nobody begin to use what a window is bound to, which is to be bound anew: it is asked until it is not pending, and then
+    /// the window is [bound](Self::bind), or [kept](Self::keep).
+    fn withdraw_window(&self, _binding: &WindowBinding) -> Withdrawal {
+        Withdrawal::Complete
+    }
+
+    /// Withdraws a key that is to be [invalidated](Self::invalidate).
+    fn withdraw(&self, _key: u32) -> Withdrawal {
+        Withdrawal::Complete
+    }
+
+    /// Publishes a withdrawn key again: the key is neither bound anew nor invalidated.
+    fn keep(&self, _key: u32) {}
 
     /// Binds a window.
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault>;

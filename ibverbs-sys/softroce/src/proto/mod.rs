@@ -23,6 +23,8 @@ pub(crate) mod brief;
 mod datagram;
 mod direct;
 mod endpoint;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod host;
 mod path;
 mod queue_pair;
@@ -32,7 +34,8 @@ mod requester;
 mod responder;
 mod run;
 mod sequence;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(not(test), allow(dead_code))]
 mod testing;
 mod time;
 mod timer;
@@ -40,7 +43,7 @@ mod timer;
 pub use attributes::{AccessFlags, Attributes, Mtu, Service, State};
 pub use brief::{Brief, Prospect, Short, Utterance};
 pub use direct::{Answer, Misplaced, Part, Peer, Place, Step};
-pub use host::{Counter, Event, Host, LocalFault, Memory, RemoteFault};
+pub use host::{Counter, Event, Host, LocalFault, Memory, RemoteFault, Withdrawal};
 pub use path::{Arrival, Path};
 pub use queue_pair::QueuePair;
 pub use request::{

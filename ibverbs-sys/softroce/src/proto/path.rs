@@ -1,5 +1,8 @@
 use std::net::Ipv6Addr;
 
+use super::Attributes;
+use crate::number;
+
 /// How packets get to a peer: what an address handle holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
@@ -27,12 +30,27 @@ pub struct Arrival {
     /// The GRH that a datagram's receiver finds in the first 40 bytes of its buffer: of IPv6 the header, of IPv4
     /// 20 bytes of which nothing is said and then the header (IBTA annex A17.4.5.1).
     pub route: [u8; 40],
+    /// The slot that the numbers of all queue pairs of the sender have: it is known of senders of this host, by the port that they
+    /// send from. None: the sender's queue pairs may have any numbers.
+    pub slot: Option<u8>,
+    /// Set if the packet came through memory that is shared with the process of the sender's address alone, so that no other
+    /// process can have sent it.
+    pub private: bool,
 }
 
 impl Arrival {
-    /// Whether it came the way that a connection has, from its peer.
+    /// Returns whether it came the way that a connection has, from its peer.
     #[inline]
-    pub(crate) fn is_of(&self, path: Option<&Path>) -> bool {
+    pub(crate) fn is_of(&self, attributes: &Attributes) -> bool {
+        let path = attributes.path.as_ref();
         path.is_some_and(|path| path.destination == self.source && path.source == self.local)
+            && self.may_be_of(attributes.destination)
+    }
+
+    /// Returns whether the sender may have a queue pair with this number.
+    #[inline]
+    pub(crate) fn may_be_of(&self, queue_pair: u32) -> bool {
+        self.slot
+            .is_none_or(|slot| slot == number::slot(queue_pair))
     }
 }

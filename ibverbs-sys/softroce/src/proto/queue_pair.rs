@@ -6,7 +6,7 @@ use super::{
     Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host, Path, SendRequest,
     Sequence, Service, State, Time, Work, datagram,
 };
-use crate::wire::{Packet, Transport};
+use crate::wire::{Opcode, Packet, Transport};
 
 /// One queue pair of the transport: what it sends, how it answers, and its state.
 ///
@@ -125,6 +125,8 @@ impl QueuePair {
                     shared_receive: attributes.shared_receive,
                     ..Attributes::default()
                 };
+                self.requester.give_up(host);
+                self.responder.give_up(host);
                 self.requester = Requester::new(attributes.send_sequence, &*attributes);
                 self.responder = Responder::new(attributes.receive_sequence);
                 self.receipts = Receipts::default();
@@ -216,9 +218,10 @@ impl QueuePair {
         }
         let opcode = packet.header.bth.opcode;
         if opcode.transport == Transport::Manufacturer {
-            if opcode.is_write() {
-                if let Some((end, length)) = skipped(&packet.header) {
-                    self.responder.skip_to(end, length);
+            if opcode == Opcode::SKIP {
+                match skipped(&packet.header) {
+                    Some((end, length)) if arrival.private => self.responder.skip_to(end, length),
+                    _ => host.count(Counter::Unaddressed, 1),
                 }
             } else if opcode.is_request() {
                 self.receipts.asked(&self.endpoint, arrival, packet);
@@ -352,6 +355,7 @@ impl QueuePair {
 
     /// Does what is due: goes back to what was not answered in time, or gives it up.
     pub fn handle_timeout(&mut self, now: Time, host: &mut impl Host) {
+        self.responder.handle_timeout(now);
         let done = self.requester.handle_timeout(now, &self.endpoint, host);
         self.conclude(done, host);
     }

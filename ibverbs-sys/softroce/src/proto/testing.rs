@@ -433,6 +433,8 @@ pub(crate) fn arrival() -> Arrival {
         source: Ipv6Addr::LOCALHOST,
         destination: Ipv6Addr::LOCALHOST,
         route: std::array::from_fn(|byte| byte as u8),
+        slot: None,
+        private: true,
     }
 }
 

@@ -51,6 +51,41 @@ impl Pacer {
     }
 }
 
+/// A pause, after which something is looked at again that ends without a word.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pause {
+    /// A wait that begins as soon as the time is known.
+    wished: Option<Duration>,
+    end: Option<Time>,
+}
+
+impl Pause {
+    /// A wait of this duration.
+    pub(super) fn wish(&mut self, length: Duration) {
+        self.wished = Some(length);
+    }
+
+    /// Begins, if it is to be looked at again.
+    pub(super) fn begin(&mut self, now: impl FnOnce() -> Time) {
+        if let Some(length) = self.wished.take() {
+            self.end = Some(now() + length);
+        }
+    }
+
+    /// When it is to be looked at.
+    #[inline]
+    pub(super) fn end(&self) -> Option<Time> {
+        self.end
+    }
+
+    /// The wait is over.
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        if self.end.is_some_and(|end| end <= now) {
+            self.end = None;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -7,6 +7,8 @@
 //! What a list does together it pays for once: the locks of the queue pair and of the completion queue, the reading of the
 //! regions, a [`Visit`] to the peer, and the sequence numbers.
 
+use std::iter;
+
 use smallvec::SmallVec;
 
 use super::QueuePair;
@@ -62,6 +64,14 @@ struct Ended {
     length: u32,
 }
 
+/// Why a request was not done at once.
+enum Undone {
+    /// The request was not done, or only in part, and can be done again.
+    Left,
+    /// The request was done and cannot be done again, but its result could not be stored.
+    Lost,
+}
+
 /// Requests that are done at a visit.
 const MOST: usize = 64;
 
@@ -95,7 +105,7 @@ impl QueuePair {
         let attributes = transport.attributes();
         let signals_all = attributes.signal_all;
         let fetches = attributes.max_initiated > 0;
-        let (mut done, mut packets) = (0, 0);
+        let (mut done, mut packets, mut lost) = (0, 0, None);
         let mut ended = SmallVec::<[Ended; MOST]>::new();
         {
             let Partner {
@@ -109,8 +119,15 @@ impl QueuePair {
                 return 0;
             };
             while done < most.min(MOST) && !visit.is_over() {
-                let Some(length) = execute(&request, domain, fetches, &regions, &mut visit) else {
-                    break;
+                let length = match execute(&request, domain, fetches, &regions, &mut visit) {
+                    Ok(length) => length,
+                    Err(Undone::Left) => break,
+                    Err(Undone::Lost) => {
+                        done += 1;
+                        lost = Some((request.id, request.action.work()));
+                        list.advance();
+                        break;
+                    }
                 };
                 done += 1;
                 packets += transport.packets(length);
@@ -132,9 +149,14 @@ impl QueuePair {
         }
         transport.skip(packets);
         tally.count(Counter::SharedMessages, done as u64);
-        if !ended.is_empty() {
+        if !ended.is_empty() || lost.is_some() {
             let mut host = self.surroundings(attached, notes);
             host.complete_sends(ended.iter().map(Ended::completion));
+            if let Some((id, work)) = lost {
+                let status = CompletionStatus::LocalProtection;
+                host.complete_sends(iter::once(Completion::new(id, status, work)));
+                transport.enter(State::Error, self.device().now(), &mut host);
+            }
             self.fail_if_overrun(transport, &mut host);
             if transport.state() == State::Error {
                 self.tell(mine);
@@ -144,7 +166,7 @@ impl QueuePair {
     }
 }
 
-/// Does all of a request; how many bytes. None: it was not done, or not all of it, and can be done again.
+/// Does all of a request; how many bytes.
 #[inline]
 fn execute(
     request: &OneSided<'_>,
@@ -152,34 +174,36 @@ fn execute(
     fetches: bool,
     regions: &Regions<'_>,
     visit: &mut Visit<'_>,
-) -> Option<u32> {
+) -> Result<u32, Undone> {
     let remote = request.remote;
     let atomic = match request.action {
         Action::Write => {
-            return with_pieces(request.data, domain, false, regions, |pieces| {
+            let put = with_pieces(request.data, domain, false, regions, |pieces| {
                 visit.access(remote, Access::Put(pieces))
             });
+            return put.ok_or(Undone::Left);
         }
-        _ if !fetches => return None,
+        _ if !fetches => return Err(Undone::Left),
         Action::Read => {
-            return with_pieces(request.data, domain, true, regions, |pieces| {
+            let got = with_pieces(request.data, domain, true, regions, |pieces| {
                 visit.access(remote, Access::Get(pieces))
             });
+            return got.ok_or(Undone::Left);
         }
         Action::CompareSwap { compare, swap } => Atomic::CompareSwap { compare, swap },
         Action::FetchAdd { add } => Atomic::FetchAdd { add },
     };
     let Data::Gathered([segment]) = request.data else {
-        return None;
+        return Err(Undone::Left);
     };
     if segment.length != 8 {
-        return None;
+        return Err(Undone::Left);
     }
-    // Nothing is done that could not be told.
-    let piece = regions.piece(domain, segment, true)?;
-    let before = visit.atomic(remote, atomic)?;
-    piece.store(before)?;
-    Some(8)
+    // Nothing is done that could not be told, but where the memory for the result is not there.
+    let piece = regions.piece(domain, segment, true).ok_or(Undone::Left)?;
+    let before = visit.atomic(remote, atomic).ok_or(Undone::Left)?;
+    piece.store(before).ok_or(Undone::Lost)?;
+    Ok(8)
 }
 
 /// Does something with the bytes here, if they are there as they have to be, and not too many; how many they are.

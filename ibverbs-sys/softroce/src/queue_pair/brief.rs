@@ -1,14 +1,11 @@
 //! Short messages and acknowledgements to a queue pair of another process of the host: through the memory that both share,
 //! without being made packets.
 
-use std::net::Ipv6Addr;
-
 use super::QueuePair;
 use super::at_once::Data;
 use super::device::Outgoing;
 use super::object::Inner;
 use super::shared::Near;
-use crate::net;
 use crate::proto::brief::SHORT;
 use crate::proto::{Arrival, Brief, Counter, Host, Memory, Prospect, Service, Time, Utterance};
 use crate::same_host::Failure;
@@ -118,7 +115,7 @@ impl QueuePair {
     ) -> Prospect {
         let mut inner = self.inner.lock();
         self.with(&mut inner, |transport, host| {
-            if arrival.is_of(transport.attributes().path.as_ref()) {
+            if arrival.is_of(transport.attributes()) {
                 transport.receive_brief(now, brief, host);
             } else {
                 host.count(Counter::Unaddressed, 1);
@@ -126,10 +123,4 @@ impl QueuePair {
         });
         inner.transport.prospect()
     }
-}
-
-/// What peers know two addresses by: an own one by its index, and one of theirs.
-pub(super) fn tag(own: u8, gids: &[Ipv6Addr], destination: Ipv6Addr) -> Option<u16> {
-    let their = gids.iter().position(|gid| *gid == destination)?;
-    net::tag_of(usize::from(own), their)
 }

@@ -8,19 +8,28 @@ use parking_lot::RwLock;
 
 use super::QueuePair;
 use crate::limits::MAX_QP;
+use crate::number;
+use crate::random::Permutation;
 
 /// The queue pairs of a NIC by their numbers.
 ///
 /// The four high bits of a number are the slot of the NIC's port, so that a peer knows from the
-/// number where to send. Below them numbers are taken in turn from a random start: one comes again
-/// as late as possible, and a late packet for a queue pair that is gone finds nobody.
+/// number where to send. Below them numbers are taken in turn from a random permutation: other processes
+/// cannot foresee them, and one comes again as late as possible, so that a late packet for a queue pair that is gone finds
+/// nobody. A number is left out where its record is that of a queue pair that is there.
+///
+/// Of queue pairs that are made in a row the low bits differ, by which threads choose lanes.
 pub struct Directory<T = QueuePair> {
     slot: u32,
+    order: Order,
     next: AtomicU32,
-    queue_pairs: RwLock<HashMap<u32, Arc<T>, BuildHasherDefault<Spread>>>,
+    queue_pairs: RwLock<Listed<T>>,
     /// Another one after each change.
     version: AtomicU64,
 }
+
+/// Queue pairs by their records, each with its number.
+type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<Spread>>;
 
 /// What was found last.
 #[derive(Debug)]
@@ -54,22 +63,17 @@ impl Hasher for Spread {
     }
 }
 
-/// Bits below the slot.
-const NUMBER_BITS: u32 = 20;
-
-/// How many numbers a slot has.
-const NUMBERS: u32 = 1 << NUMBER_BITS;
-
 /// What a queue pair's number never is: those of the management queue pairs, and the one that says
 /// multicast (IBTA 9.2.2, 9.6.3).
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
 impl<T> Directory<T> {
-    /// An empty one. `start` is where the numbers begin.
-    pub fn new(slot: u8, start: u32) -> Self {
+    /// Makes an empty directory for the numbers of a slot, in a random order.
+    pub fn new(slot: u8) -> Self {
         Self {
-            slot: u32::from(slot & 0xf) << NUMBER_BITS,
-            next: AtomicU32::new(start % NUMBERS),
+            slot: u32::from(slot & 0xf) << number::BITS,
+            order: Order::new(),
+            next: AtomicU32::new(0),
             queue_pairs: RwLock::default(),
             version: AtomicU64::new(0),
         }
@@ -84,20 +88,23 @@ impl<T> Directory<T> {
         if queue_pairs.len() >= MAX_QP {
             return Err(Exhausted.into());
         }
-        // There are far more numbers than there may be queue pairs.
-        let number = (0..NUMBERS)
-            .map(|_| self.slot | (self.next.fetch_add(1, Ordering::Relaxed) % NUMBERS))
-            .find(|number| !RESERVED.contains(number) && !queue_pairs.contains_key(number))
+        // There are as many records as there may be queue pairs, and sixteen numbers for each.
+        let number = (0..number::COUNT)
+            .map(|_| self.next.fetch_add(1, Ordering::Relaxed) % number::COUNT)
+            .map(|next| self.slot | self.order.number(next))
+            .find(|number| !RESERVED.contains(number) && !queue_pairs.contains_key(&key(*number)))
             .ok_or(Exhausted)?;
         let queue_pair = make(number)?;
-        queue_pairs.insert(number, Arc::clone(&queue_pair));
+        queue_pairs.insert(key(number), (number, Arc::clone(&queue_pair)));
         self.version.fetch_add(1, Ordering::Release);
         Ok(queue_pair)
     }
 
     /// The queue pair with this number.
     pub fn find(&self, number: u32) -> Option<Arc<T>> {
-        self.queue_pairs.read().get(&number).cloned()
+        let queue_pairs = self.queue_pairs.read();
+        let (found, queue_pair) = queue_pairs.get(&key(number))?;
+        (*found == number).then(|| Arc::clone(queue_pair))
     }
 
     /// The same, for one who mostly looks for the one that he found last: then nothing is locked, nor counted.
@@ -118,7 +125,11 @@ impl<T> Directory<T> {
     pub fn remove(&self, number: u32) -> Option<Arc<T>> {
         let mut queue_pairs = self.queue_pairs.write();
         self.version.fetch_add(1, Ordering::Release);
-        queue_pairs.remove(&number)
+        let (found, _) = queue_pairs.get(&key(number))?;
+        if *found != number {
+            return None;
+        }
+        queue_pairs.remove(&key(number)).map(|(_, removed)| removed)
     }
 
     /// How many there are.
@@ -133,8 +144,42 @@ impl<T> Directory<T> {
 
     /// All of them, as they are at this moment, in no order.
     pub fn all(&self) -> Vec<Arc<T>> {
-        self.queue_pairs.read().values().cloned().collect()
+        let queue_pairs = self.queue_pairs.read();
+        let all = queue_pairs.values();
+        all.map(|(_, queue_pair)| Arc::clone(queue_pair)).collect()
     }
+}
+
+/// The order in which numbers are taken.
+#[derive(Debug)]
+struct Order {
+    high: Permutation,
+    low: Permutation,
+}
+
+/// Bits in which as many numbers in a row differ as there are values of them.
+const LOW: u32 = 5;
+
+impl Order {
+    fn new() -> Self {
+        Self {
+            high: Permutation::new(number::BITS - LOW),
+            low: Permutation::new(LOW),
+        }
+    }
+
+    /// Returns the number, without the slot, that is taken in a turn.
+    fn number(&self, turn: u32) -> u32 {
+        let (high, low) = (turn >> LOW, turn & ((1 << LOW) - 1));
+        // Each half selects the other one's permutation, so all of this is one, too.
+        let low = self.low.apply(high, low);
+        self.high.apply(low, high) << LOW | low
+    }
+}
+
+/// Key of a queue pair in the directory.
+fn key(number: u32) -> u32 {
+    number::record(number) as u32
 }
 
 impl<T> Default for Recent<T> {
@@ -150,7 +195,7 @@ impl<T> Default for Recent<T> {
 impl<T> fmt::Debug for Directory<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Directory")
-            .field("slot", &(self.slot >> NUMBER_BITS))
+            .field("slot", &number::slot(self.slot))
             .field("queue_pairs", &self.len())
             .finish_non_exhaustive()
     }
@@ -159,9 +204,11 @@ impl<T> fmt::Debug for Directory<T> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
 
-    use super::{Directory, Exhausted, NUMBERS, Recent};
+    use super::{Directory, Exhausted, RESERVED, Recent};
     use crate::limits::MAX_QP;
+    use crate::number;
 
     fn insert(directory: &Directory<u32>) -> Result<u32, Exhausted> {
         directory
@@ -169,36 +216,91 @@ mod tests {
             .map(|number| *number)
     }
 
+    /// The numbers of so many queue pairs of which one is there at a time.
+    fn one_by_one(directory: &Directory<u32>, count: u32) -> impl Iterator<Item = u32> {
+        (0..count).map(|_| {
+            let number = insert(directory).unwrap();
+            assert!(directory.remove(number).is_some());
+            number
+        })
+    }
+
     #[test]
     fn numbers_are_of_the_slot_and_never_reserved() {
-        let directory = Directory::new(0, NUMBERS - 1);
-        let numbers: Vec<_> = (0..3).map(|_| insert(&directory).unwrap()).collect();
-        assert_eq!(numbers, [0xf_ffff, 2, 3]);
-
-        let directory = Directory::new(15, NUMBERS - 2);
-        let numbers: Vec<_> = (0..2).map(|_| insert(&directory).unwrap()).collect();
-        assert_eq!(numbers, [0xff_fffe, 0xf0_0000]);
+        for (slot, reserved) in [(0, 2), (15, 1), (7, 0)] {
+            let directory = Directory::new(slot);
+            let mut seen = vec![false; number::COUNT as usize];
+            for number in one_by_one(&directory, number::COUNT - reserved) {
+                assert_eq!(number::slot(number), slot);
+                assert!(!RESERVED.contains(&number), "{number:#x}");
+                let seen = &mut seen[(number % number::COUNT) as usize];
+                assert!(!std::mem::replace(seen, true), "{number:#x} comes twice");
+            }
+        }
     }
 
     #[test]
     fn a_number_comes_again_only_after_all_others() {
-        let directory = Directory::new(2, 100);
+        let directory = Directory::new(2);
         let first = insert(&directory).unwrap();
         assert_eq!(directory.find(first).as_deref(), Some(&first));
         assert!(directory.remove(first).is_some());
         assert!(directory.remove(first).is_none());
         assert!(directory.find(first).is_none());
-        for _ in 1..NUMBERS {
-            let number = insert(&directory).unwrap();
+        for number in one_by_one(&directory, number::COUNT - 1) {
             assert_ne!(number, first);
-            directory.remove(number);
         }
         assert_eq!(insert(&directory), Ok(first));
     }
 
+    /// The chance that this fails of random numbers is below 2^-60.
+    #[test]
+    fn numbers_cannot_be_foreseen() {
+        let [one, other] = [(); 2].map(|()| {
+            let directory = Directory::new(3);
+            one_by_one(&directory, 4096).collect::<Vec<_>>()
+        });
+        let same = one.iter().zip(&other).filter(|(one, other)| one == other);
+        assert!(same.count() < 8, "of two devices");
+        let pairs = one.iter().zip(&one[1..]);
+        let adjacent = pairs.filter(|(one, next)| one.abs_diff(**next) < 2);
+        assert!(adjacent.count() < 8, "of one device");
+    }
+
+    #[test]
+    fn numbers_in_a_row_differ_in_their_low_bits() {
+        let directory = Directory::new(5);
+        for _ in 0..100 {
+            let mut low: Vec<u32> = one_by_one(&directory, 32)
+                .map(|number| number % 32)
+                .collect();
+            low.sort_unstable();
+            assert!(low.into_iter().eq(0..32));
+        }
+    }
+
+    #[test]
+    fn queue_pairs_that_are_there_have_records_of_their_own() {
+        let directory = Directory::new(4);
+        let kept: Vec<u32> = (0..100).map(|_| insert(&directory).unwrap()).collect();
+        for number in one_by_one(&directory, number::COUNT) {
+            let other = kept
+                .iter()
+                .find(|kept| number::record(**kept) == number::record(number));
+            assert_eq!(other, None, "{number:#x} has the same record");
+        }
+        for number in kept {
+            assert_eq!(directory.find(number).as_deref(), Some(&number));
+            let another = number ^ 0x1_0000;
+            assert_eq!(number::record(another), number::record(number));
+            assert_eq!(directory.find(another), None);
+            assert_eq!(directory.remove(another), None);
+        }
+    }
+
     #[test]
     fn what_was_found_last_is_found_again_until_something_changes() {
-        let directory = Directory::new(3, 5);
+        let directory = Directory::new(3);
         let (one, other) = (insert(&directory).unwrap(), insert(&directory).unwrap());
         let mut recent = Recent::default();
         for number in [one, one, other, one] {
@@ -211,7 +313,8 @@ mod tests {
         directory.remove(one);
         assert_eq!(directory.find_again(one, &mut recent), None);
         // Who comes is found, also where nobody was found last.
-        let next = other + 1;
+        let next = directory.next.load(Ordering::Relaxed);
+        let next = directory.slot | directory.order.number(next);
         assert_eq!(directory.find_again(next, &mut recent), None);
         assert_eq!(insert(&directory), Ok(next));
         assert!(directory.find_again(next, &mut recent).is_some());
@@ -219,15 +322,13 @@ mod tests {
 
     #[test]
     fn there_is_a_limit_and_what_was_not_made_is_not_listed() {
-        let directory = Directory::new(1, 7);
+        let directory = Directory::new(1);
         assert!(directory.insert(|_| Err::<Arc<u32>, _>(Exhausted)).is_err());
         assert!(directory.is_empty());
-        for _ in 0..MAX_QP {
-            insert(&directory).unwrap();
-        }
+        let numbers: Vec<u32> = (0..MAX_QP).map(|_| insert(&directory).unwrap()).collect();
         assert_eq!(insert(&directory), Err(Exhausted));
         assert_eq!(directory.len(), MAX_QP);
-        directory.remove(0x10_0009);
+        directory.remove(numbers[9]);
         assert!(insert(&directory).is_ok());
     }
 }

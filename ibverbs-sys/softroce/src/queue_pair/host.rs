@@ -10,7 +10,7 @@ use crate::context::{DomainId, Held, ProtectionDomain};
 use crate::memory::{Piece, View};
 use crate::proto::{
     AccessFlags, Completion, Counter, Event, Host, LocalFault, Memory, Misplaced, Payload, Place,
-    ReceiveRequest, Remote, RemoteFault, Segment, WindowBinding,
+    ReceiveRequest, Remote, RemoteFault, Segment, WindowBinding, Withdrawal,
 };
 use crate::receive::{ReceiveQueue, SharedReceiveQueue};
 use crate::xrc::XrcDomain;
@@ -230,6 +230,22 @@ impl Memory for Surroundings<'_> {
 
     fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault> {
         self.remote(|memory| memory.fetch_add(key, address, add))
+    }
+
+    fn withdraw_window(&self, binding: &WindowBinding) -> Withdrawal {
+        let memory = self.local();
+        memory.map_or(Withdrawal::Complete, |memory| {
+            memory.withdraw_window(binding)
+        })
+    }
+
+    fn withdraw(&self, key: u32) -> Withdrawal {
+        let memory = self.local();
+        memory.map_or(Withdrawal::Complete, |memory| memory.withdraw(key))
+    }
+
+    fn keep(&self, key: u32) {
+        self.device.memory().keep(key);
     }
 
     fn bind(&self, binding: &WindowBinding) -> Result<(), LocalFault> {

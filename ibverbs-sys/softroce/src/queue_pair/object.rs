@@ -248,10 +248,18 @@ impl QueuePair {
     /// Packets came for it. What it answers is to be transmitted.
     pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
+        #[cfg(any(test, feature = "sim"))]
+        crate::fault::panics::pass(crate::fault::panics::PanicPoint::Receive);
         let connected = self.rules.service != Service::UnreliableDatagram;
         self.with(&mut inner, |transport, host| {
-            // IBTA 9.6.1.4: a connection takes packets of its own path alone.
-            if connected && !arrival.is_of(transport.attributes().path.as_ref()) {
+            // IBTA 9.6.1.4: a connection takes packets of its own path alone. A datagram is of the queue pair that it names.
+            let is_theirs = if connected {
+                arrival.is_of(transport.attributes())
+            } else {
+                let deth = run.first().header.deth;
+                deth.is_none_or(|deth| arrival.may_be_of(deth.source))
+            };
+            if !is_theirs {
                 host.count(Counter::Unaddressed, run.count() as u64);
                 return;
             }
@@ -338,6 +346,14 @@ impl QueuePair {
         self.with(&mut inner, |transport, host| {
             transport.handle_timeout(now, host);
         });
+    }
+
+    /// Enters the error state, which flushes all requests: the device has failed.
+    pub(crate) fn fail(&self) {
+        let mut inner = self.inner.lock();
+        if !matches!(inner.transport.state(), State::Reset | State::Error) {
+            self.enter(&mut inner, State::Error);
+        }
     }
 
     /// Another open device knows it now; not if it is on its way out.

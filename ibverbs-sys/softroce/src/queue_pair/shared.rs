@@ -8,15 +8,15 @@
 use std::sync::Arc;
 
 use super::QueuePair;
-use super::brief;
 use super::device::Outgoing;
 use super::host::{Attached, Notes, Surroundings};
 use super::object::Inner;
 use crate::context::Refusal;
 use crate::counters::Tally;
+use crate::net;
 use crate::proto::{
-    self, AccessFlags, Answer, Counter, Memory, Part, Payload, Peer, Remote, SendOperation,
-    Service, State, Step,
+    self, AccessFlags, Answer, CompletionStatus, Counter, LocalFault, Memory, Part, Payload, Peer,
+    Remote, SendOperation, Service, State, Step,
 };
 use crate::same_host::{self, Access, Atomic, Knowledge, Link, Target};
 
@@ -173,7 +173,7 @@ impl QueuePair {
         let (path, number) = (attributes.path?, attributes.destination);
         let link = self.device().partner(&path, number)?;
         Some(Partner {
-            tag: brief::tag(path.source, link.gids(), path.destination),
+            tag: net::tag(&path, &link),
             link,
             target: Target {
                 number,
@@ -292,10 +292,11 @@ impl Peer<Surroundings<'_>> for Away {
             return Answer::Packets;
         }
         match self.execute(part, sender) {
-            Some(()) => {
+            Some(Ok(())) => {
                 self.messages += 1;
                 Answer::Unseen
             }
+            Some(Err(_)) => Answer::Failed(CompletionStatus::LocalProtection),
             None => Answer::Packets,
         }
     }
@@ -306,15 +307,24 @@ impl Peer<Surroundings<'_>> for Away {
 }
 
 impl Away {
-    /// Does all of a request. None: it was not done, or not all of it, and can be done again.
-    fn execute(&mut self, part: &Part<'_>, sender: &Surroundings<'_>) -> Option<()> {
+    /// Does all of a request; an error: it was done, and its result has found no place. None: it was not done, or not all
+    /// of it, and can be done again.
+    fn execute(
+        &mut self,
+        part: &Part<'_>,
+        sender: &Surroundings<'_>,
+    ) -> Option<Result<(), LocalFault>> {
         let generation = self.generation(part)?;
         let request = part.request;
         match request.operation {
             SendOperation::Write { remote, .. } => {
-                self.strides(part, remote, sender, generation, false)
+                let done = self.strides(part, remote, sender, generation, false);
+                done.map(Ok)
             }
-            SendOperation::Read { remote } => self.strides(part, remote, sender, generation, true),
+            SendOperation::Read { remote } => {
+                let done = self.strides(part, remote, sender, generation, true);
+                done.map(Ok)
+            }
             SendOperation::CompareSwap { remote, .. } | SendOperation::FetchAdd { remote, .. } => {
                 let atomic = match request.operation {
                     SendOperation::CompareSwap { compare, swap, .. } => {
@@ -326,7 +336,7 @@ impl Away {
                 let Payload::Gathered(list) = &request.payload else {
                     return None;
                 };
-                // Nothing is done that could not be told.
+                // Nothing is done that could not be told, but where the memory for the result is not there.
                 sender.with_pieces(&request.payload, 0, 8, true, &mut |_| Some(()))?;
                 let Partner {
                     link,
@@ -337,8 +347,7 @@ impl Away {
                 let mut visit = link.visit(target, generation, known)?;
                 let before = visit.atomic(remote, atomic)?;
                 drop(visit);
-                let _ = sender.scatter(list, 0, &before.to_ne_bytes());
-                Some(())
+                Some(sender.scatter(list, 0, &before.to_ne_bytes()))
             }
             _ => None,
         }

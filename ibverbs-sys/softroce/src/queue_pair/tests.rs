@@ -212,6 +212,8 @@ fn arrival(source: Ipv6Addr) -> Arrival {
         source,
         destination: OWN,
         route: [0; 40],
+        slot: None,
+        private: false,
     }
 }
 

@@ -240,14 +240,14 @@ impl Visit<'_> {
 
     #[cold]
     fn by_kernel(&mut self, place: Place, access: Access<'_>) -> Option<()> {
-        // Its number could be that of another process by now.
+        // The thread's number could be that of another one by now.
         if !self.link.is_fresh() {
             return None;
         }
         self.left = self.left.saturating_sub(CALL);
         let copied = match access {
-            Access::Put(pieces) => process::write(self.link.process(), pieces, place),
-            Access::Get(pieces) => process::read(self.link.process(), place, pieces),
+            Access::Put(pieces) => process::write(self.link.thread(), pieces, place),
+            Access::Get(pieces) => process::read(self.link.thread(), place, pieces),
         };
         copied
             .ok()

@@ -5,7 +5,7 @@
 //! them as long as there are any; others are woken by the engine.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::context::count_down;
+use crate::descriptor::Descriptor;
 
 /// How many there are. Each peer has all of them open.
 pub(super) const COUNT: usize = 2;
@@ -22,7 +23,7 @@ pub(crate) struct Bells(Box<[Slot]>);
 
 #[derive(Debug)]
 struct Slot {
-    bell: OwnedFd,
+    bell: Descriptor,
     is_taken: AtomicBool,
 }
 
@@ -38,7 +39,7 @@ impl Bells {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         let slot = |_| {
             Ok(Slot {
-                bell: eventfd(0, flags)?,
+                bell: Descriptor::open(|| eventfd(0, flags))?,
                 is_taken: AtomicBool::new(false),
             })
         };

@@ -4,7 +4,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -12,6 +12,7 @@ use rustix::net::{
 };
 
 use super::bells;
+use crate::descriptor::{Descriptor, Opening};
 
 /// What is said, in the order in which it is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub(super) struct Letter {
     pub(super) word: Word,
     /// Where the process has its [`Probe`](super::process::Probe).
     pub(super) probe: u64,
+    /// The thread by which its memory is reached.
+    pub(super) thread: i32,
     /// What the first slot of its table of regions is counted as in keys.
     pub(super) key_base: u32,
     /// The addresses of its sockets.
@@ -43,7 +46,7 @@ pub(super) struct Letter {
 }
 
 /// What every letter begins with: the version of everything that is shared, too.
-const HEAD: [u8; 8] = *b"sroce\0\0\x03";
+const HEAD: [u8; 8] = *b"sroce\0\0\x04";
 
 /// Descriptors that go with a letter at most.
 const DESCRIPTORS: usize = 4 + bells::COUNT;
@@ -68,17 +71,19 @@ impl Letter {
         Self {
             word,
             probe: 0,
+            thread: 0,
             key_base: 0,
             addresses: Vec::new(),
             gids: Vec::new(),
         }
     }
 
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = HEAD.to_vec();
         let word = WORDS.iter().position(|&word| word == self.word);
         out.push(word.unwrap_or(WORDS.len()) as u8);
         out.extend(self.probe.to_ne_bytes());
+        out.extend(self.thread.to_ne_bytes());
         out.extend(self.key_base.to_ne_bytes());
         out.push(self.addresses.len() as u8);
         for address in &self.addresses {
@@ -97,7 +102,7 @@ impl Letter {
         out
     }
 
-    fn decode(mut bytes: &[u8]) -> Option<Self> {
+    pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let bytes = &mut bytes;
         if take::<8>(bytes)? != HEAD {
             return None;
@@ -105,6 +110,7 @@ impl Letter {
         let [word] = take(bytes)?;
         let mut letter = Self {
             probe: u64::from_ne_bytes(take(bytes)?),
+            thread: i32::from_ne_bytes(take(bytes)?),
             key_base: u32::from_ne_bytes(take(bytes)?),
             ..Self::only(*WORDS.get(usize::from(word))?)
         };
@@ -146,19 +152,22 @@ impl Letter {
     }
 
     /// Takes one that has come, with its descriptors.
-    pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<(Self, Vec<OwnedFd>)> {
+    pub(super) fn receive(socket: BorrowedFd<'_>) -> io::Result<(Self, Vec<Descriptor>)> {
         let mut bytes = [0; LONGEST];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut room = [io::IoSliceMut::new(&mut bytes)];
+        // With room for all: nothing is allocated while files are opened.
+        let mut descriptors = Vec::with_capacity(DESCRIPTORS);
+        let opening = Opening::begin();
         let message = recvmsg(socket, &mut room, &mut control, flags)?;
-        let mut descriptors = Vec::new();
         for part in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = part {
-                descriptors.extend(rights);
+                descriptors.extend(rights.map(|file| opening.own(file)));
             }
         }
+        drop(opening);
         if message.bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -200,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (OwnedFd, OwnedFd) {
+    fn pair() -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
         let flags = SocketFlags::CLOEXEC;
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
     }
@@ -209,6 +218,7 @@ mod tests {
         Letter {
             word: Word::Welcome,
             probe: 0x7fff_1234_5678,
+            thread: 4_194_303,
             key_base: 77,
             addresses: vec![
                 "127.1.2.3:4791".parse().unwrap(),

@@ -4,53 +4,49 @@
 use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::RwLock;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Pid;
 
 use super::backlog::Backlog;
 use super::brief;
-use super::epoch::{Lanes, Occupied};
-use super::process;
 use super::regions::{FilePlace, Tables};
 use super::ring::{self, Broken, CHUNK, PushError};
 use super::segment::{Receiver, Sender, Side};
 use super::shared::{Map, One, Part, Rights};
+use super::visitor::{Process, Visitor};
 use super::wake::{Sleep, Sleeper};
 use crate::counters::Counters;
+use crate::descriptor::{self, Descriptor};
 use crate::proto::{self, Brief, Counter};
 use crate::spin;
 
 /// What a peer says of itself, and what it hands over.
 #[derive(Debug)]
 pub(super) struct Peer {
+    /// The slot of their port, which is in the numbers of its queue pairs. None: they may have any numbers.
+    pub(super) slot: Option<u8>,
     /// The addresses of its sockets.
     pub(super) addresses: Vec<SocketAddr>,
     /// Its GID table.
     pub(super) gids: Vec<Ipv6Addr>,
     /// What the first slot of its table of regions is counted as in keys.
     pub(super) key_base: u32,
-    pub(super) process: Pid,
     pub(super) tables: Tables,
-    pub(super) arena: OwnedFd,
-    pub(super) bell: OwnedFd,
+    pub(super) arena: Descriptor,
+    pub(super) bell: Descriptor,
     /// Those of its program's threads.
-    pub(super) channels: Vec<OwnedFd>,
-    /// The connection that ends with the process, or when it becomes another program.
-    pub(super) socket: OwnedFd,
-    /// The process itself. None: the system cannot tell.
-    pub(super) handle: Option<OwnedFd>,
+    pub(super) channels: Vec<Descriptor>,
 }
 
 /// The way to another process of the same host: what both have mapped.
 pub struct Link {
     peer: Peer,
+    visitor: Arc<Visitor>,
     side: Shared,
     inbound: spin::Mutex<Inbound>,
     /// The slot that the next message comes in.
@@ -63,6 +59,34 @@ pub struct Link {
     /// When the peer was last seen to be there, in nanoseconds after the start.
     seen: AtomicU64,
     counters: Arc<Counters>,
+    failures: Arc<Failures>,
+}
+
+/// Tells this process's engine of links that have failed.
+#[derive(Debug)]
+pub(super) struct Failures {
+    /// The eventfd that wakes the engine.
+    bell: Arc<Descriptor>,
+    has_failed: AtomicBool,
+}
+
+impl Failures {
+    pub(super) fn new(bell: Arc<Descriptor>) -> Arc<Self> {
+        Arc::new(Self {
+            bell,
+            has_failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns whether a link has failed since this was asked last.
+    pub(super) fn take(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
+    }
+
+    fn tell(&self) {
+        self.has_failed.store(true, Ordering::Release);
+        descriptor::count_up(self.bell.as_fd());
+    }
 }
 
 /// What one thread at a time receives with.
@@ -72,6 +96,28 @@ struct Inbound {
     bytes: Box<[u8]>,
     /// What the peer wrote makes no sense: there is nothing more to be received.
     is_broken: bool,
+    /// The number of the first slot that is not received any more, once the link has ended.
+    end: Option<u32>,
+}
+
+impl Inbound {
+    /// Sets the end of what is received to what has come by now, after the link has ended.
+    #[cold]
+    fn close(&mut self) {
+        if self.end.is_none() {
+            self.end = Some(self.receiver.end());
+        }
+    }
+
+    /// Returns how many slots are still to be received.
+    fn left(&self) -> usize {
+        let next = self.receiver.next_slot();
+        match self.end {
+            _ if self.is_broken => 0,
+            Some(end) => end.wrapping_sub(next).cast_signed().max(0) as usize,
+            None => usize::MAX,
+        }
+    }
 }
 
 /// What of a [`Side`] all threads use at once.
@@ -82,7 +128,6 @@ struct Shared {
     own_sleep: One<ring::Line>,
     peer_sleep: One<ring::Line>,
     own_lanes: Part<ring::Line>,
-    peer_lanes: Part<ring::Line>,
 }
 
 /// A message that came by a link.
@@ -105,14 +150,10 @@ pub(crate) enum Failure {
 /// numbers.
 const FRESH: u64 = 1_000_000;
 
-/// How long to wait without a pause for a peer to finish a copy.
-const HASTE: Duration = Duration::from_millis(1);
-
-/// How long a peer that is stopped is waited for in all.
-const PATIENCE_STOPPED: Duration = Duration::from_secs(1);
-
-/// How long any peer is: one that is not stopped is done in a moment, unless it is frozen.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Parts of a peer's arena that are mapped at the same time: a peer may name different ones without end, and a process has
+/// 65,530 mappings in all. An arena has one part for each 64 MiB, so this is enough for 64 GiB; what is beyond goes by
+/// packets.
+const MAX_MAPS: usize = 1024;
 
 /// The longest message.
 pub(crate) const LONGEST: usize = 4096 + 256;
@@ -124,7 +165,13 @@ const BRIEF: u16 = 1 << 15;
 const SHORT: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
-    pub(super) fn new(peer: Peer, side: Side, counters: Arc<Counters>) -> Arc<Self> {
+    pub(super) fn new(
+        peer: Peer,
+        process: Process,
+        side: Side,
+        counters: Arc<Counters>,
+        failures: Arc<Failures>,
+    ) -> Arc<Self> {
         let Side {
             sender,
             receiver,
@@ -138,18 +185,19 @@ impl Link {
         Sleep(&own_sleep.0).declare(Sleeper::Engine);
         Arc::new(Self {
             peer,
+            visitor: Arc::new(Visitor::new(process, peer_lanes)),
             side: Shared {
                 sender,
                 slots,
                 own_sleep,
                 peer_sleep,
                 own_lanes,
-                peer_lanes,
             },
             inbound: spin::Mutex::new(Inbound {
                 receiver,
                 bytes: vec![0; LONGEST].into(),
                 is_broken: false,
+                end: None,
             }),
             next: AtomicU32::new(0),
             backlog: Backlog::default(),
@@ -159,12 +207,18 @@ impl Link {
             start: Instant::now(),
             seen: AtomicU64::new(0),
             counters,
+            failures,
         })
     }
 
     /// The addresses of the peer's sockets.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.peer.addresses
+    }
+
+    /// The slot in the numbers of the peer's queue pairs, if it is known.
+    pub(crate) fn slot(&self) -> Option<u8> {
+        self.peer.slot
     }
 
     /// The peer's GID table.
@@ -179,7 +233,7 @@ impl Link {
 
     /// Asks the system whether the peer is there. Once it is not, its link is dead for ever.
     pub(crate) fn check(&self) -> bool {
-        if !self.is_dead() && is_gone(&self.peer.socket, self.peer.handle.as_ref()) {
+        if !self.is_dead() && self.visitor.is_gone() {
             self.end();
         }
         !self.is_dead()
@@ -209,17 +263,48 @@ impl Link {
         self.peer.key_base
     }
 
+    /// The peer as one that copies.
+    pub(super) fn visitor(&self) -> &Arc<Visitor> {
+        &self.visitor
+    }
+
     pub(super) fn process(&self) -> Pid {
-        self.peer.process
+        self.visitor.process.number
+    }
+
+    /// The thread by which the peer's memory is reached.
+    pub(super) fn thread(&self) -> Pid {
+        self.visitor.process.thread
     }
 
     pub(super) fn own_lanes(&self) -> &[ring::Line] {
         &self.side.own_lanes
     }
 
-    /// The link is no longer used.
+    /// Says to the peer that this side copies, as long as it is held.
+    #[cfg(test)]
+    pub(crate) fn hold_lane(&self) -> super::epoch::Lane<'_> {
+        super::epoch::Lanes(self.own_lanes()).enter(0)
+    }
+
+    /// The link is no longer used. What has come before is still [received](Self::receive).
     pub(crate) fn end(&self) {
         self.is_dead.store(true, Ordering::Release);
+    }
+
+    /// Ends the link to a peer that may still be there: since the peer violated the protocol, or did not finish the
+    /// handshake. The peer is told.
+    pub(super) fn break_off(&self) {
+        self.end();
+        // The other direction stays open: it tells when the peer has closed its end.
+        self.visitor.leave();
+    }
+
+    /// Ends the link, since the peer violated the protocol, and wakes the engine, which removes it.
+    #[cold]
+    fn fail(&self) {
+        self.break_off();
+        self.failures.tell();
     }
 
     /// Sends a packet, with a number of 15 bits that is not 0. The peer is told of it by [`flush`](Self::flush).
@@ -271,7 +356,7 @@ impl Link {
             Ok(()) => Ok(()),
             Err(PushError::Full | PushError::Content(())) => Err(Failure::Full),
             Err(PushError::Broken) => {
-                self.end();
+                self.fail();
                 Err(Failure::Dead)
             }
         }
@@ -296,7 +381,7 @@ impl Link {
         // It fails where the counter is full, and then the bell is ringing anyway; or where it is no bell, which is
         // the peer's own loss.
         let bell = channel.unwrap_or(&self.peer.bell);
-        let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        descriptor::count_up(bell.as_fd());
     }
 
     /// The same, but later: something else may go soon for which the peer has to be woken.
@@ -317,16 +402,24 @@ impl Link {
     }
 
     /// Takes at most `limit` messages; how many there were. None: another thread is at it.
+    ///
+    /// Of a link that has ended, what had come by then is taken, and nothing that came later.
     pub(crate) fn receive(
         &self,
         limit: usize,
         mut take: impl FnMut(u16, Said<'_>),
     ) -> Option<usize> {
         let mut inbound = self.inbound.try_lock()?;
+        let mut limit = limit;
+        if self.is_dead() {
+            inbound.close();
+            limit = limit.min(inbound.left());
+        }
         let Inbound {
             receiver,
             bytes,
             is_broken,
+            end,
         } = &mut *inbound;
         let mut count = 0;
         while count < limit && !*is_broken {
@@ -356,10 +449,14 @@ impl Link {
             });
             match popped {
                 Ok(Some(Ok(()))) => count += 1,
-                Ok(None) => break,
+                Ok(None) => {
+                    // A message that the peer has taken back since the link ended is not received if it comes again.
+                    *end = end.map(|_| receiver.next_slot());
+                    break;
+                }
                 Ok(Some(Err(Broken))) | Err(Broken) => {
                     *is_broken = true;
-                    self.end();
+                    self.fail();
                 }
             }
         }
@@ -379,7 +476,12 @@ impl Link {
     /// Whether there is a message, or another thread takes them and may have looked before there was one.
     pub(super) fn may_have_messages(&self) -> bool {
         let inbound = self.inbound.try_lock();
-        inbound.is_none_or(|inbound| !inbound.is_broken && !inbound.receiver.is_empty())
+        inbound.is_none_or(|mut inbound| {
+            if self.is_dead() {
+                inbound.close();
+            }
+            inbound.left() > 0 && !inbound.receiver.is_empty()
+        })
     }
 
     /// Somebody of the process is about to sleep; afterwards he has to look whether there is something.
@@ -390,23 +492,6 @@ impl Link {
     /// He is awake.
     pub(super) fn wake_up(&self, sleeper: Sleeper) {
         Sleep(&self.side.own_sleep.0).end(sleeper);
-    }
-
-    /// Copies of the peer from and to memory of this process that are under way. To be asked after what they may
-    /// have gone by was taken back.
-    pub(crate) fn visitors(&self) -> Visitors<'_> {
-        Visitors {
-            link: self,
-            occupied: Lanes(&self.side.peer_lanes).occupied(),
-        }
-    }
-
-    /// What ends when the peer does.
-    pub(crate) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let handle = self.peer.handle.as_ref().map(AsFd::as_fd);
-        [Some(self.peer.socket.as_fd()), handle]
-            .into_iter()
-            .flatten()
     }
 
     /// The part of an arena's file that bytes are in, mapped, and where in it they are.
@@ -434,6 +519,9 @@ impl Link {
         if let Some(found) = find(&maps) {
             return Some(found);
         }
+        if maps.len() >= MAX_MAPS {
+            return None;
+        }
         let segment = place.segment.clone();
         let map = Map::of(self.peer.arena.as_fd(), segment.clone(), Rights::Write).ok()?;
         let map = Arc::new(map);
@@ -442,68 +530,19 @@ impl Link {
     }
 }
 
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Nobody is left who could copy by it.
+        self.visitor.leave();
+    }
+}
+
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
             .field("addresses", &self.peer.addresses)
-            .field("process", &self.peer.process)
+            .field("process", &self.process())
             .field("is_dead", &self.is_dead())
             .finish_non_exhaustive()
     }
-}
-
-/// Copies of a peer that were under way at a moment.
-#[derive(Debug)]
-pub(crate) struct Visitors<'a> {
-    link: &'a Link,
-    occupied: Occupied,
-}
-
-impl Visitors<'_> {
-    /// Waits until they are over, or the peer is gone. False: one is not over, and may not be for long: the peer
-    /// was stopped in the middle of it.
-    pub(crate) fn wait(mut self) -> bool {
-        let lanes = Lanes(&self.link.side.peer_lanes);
-        let begin = Instant::now();
-        let (mut stopped, mut is_gone) = (None, false);
-        let are_left = self.occupied.wait(lanes, || {
-            is_gone = !self.link.check();
-            if is_gone {
-                return true;
-            }
-            if begin.elapsed() > HASTE {
-                // It does not run, or there is too much else that does.
-                thread::sleep(HASTE);
-            }
-            stopped = if process::is_stopped(self.link.process()) {
-                stopped.or_else(|| Some(Instant::now()))
-            } else {
-                None
-            };
-            let for_long = |since: Instant| since.elapsed() > PATIENCE_STOPPED;
-            stopped.is_some_and(for_long) || begin.elapsed() > PATIENCE
-        });
-        are_left || is_gone
-    }
-}
-
-/// Whether a connection has ended, or a process.
-fn is_gone(socket: &OwnedFd, handle: Option<&OwnedFd>) -> bool {
-    let mut descriptors: Vec<_> = [
-        Some((socket, PollFlags::RDHUP)),
-        handle.map(|handle| (handle, PollFlags::IN)),
-    ]
-    .into_iter()
-    .flatten()
-    .map(|(descriptor, flags)| PollFd::new(descriptor, flags))
-    .collect();
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let polled = rustix::event::poll(&mut descriptors, Some(&now));
-    polled.is_ok()
-        && descriptors
-            .iter()
-            .any(|descriptor| !descriptor.revents().is_empty())
 }

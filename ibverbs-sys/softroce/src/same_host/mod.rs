@@ -3,11 +3,12 @@
 //! | module | is |
 //! |---|---|
 //! | `directory`, `letter` | how they find each other, and what they tell and hand over |
+//! | `admission` | the limits on what others can cost by doing so |
 //! | `segment`, `ring`, `brief` | the memory of a link: a ring of messages in each direction |
 //! | `backlog` | who waits for room in it |
 //! | `wake`, `bells`, `vigil` | waking a process that sleeps, and no other; and of its threads the one that sleeps for it |
 //! | `regions`, `board` | the tables in which a process tells what memory peers may reach |
-//! | `epoch` | that a copy of a peer has ended |
+//! | `admitted`, `visitor`, `epoch` | who may copy from and to memory here, and that a copy has ended |
 //! | `access` | reading and writing a peer's memory |
 //! | `link` | all of that, of one pair of processes |
 //! | `shared`, `process` | mappings, and copies by the kernel: what needs `unsafe` |
@@ -19,12 +20,16 @@
 //! lives; and no file of it is mapped that could become shorter.
 
 mod access;
+mod admission;
+mod admitted;
 mod backlog;
 mod bells;
 mod board;
 pub(crate) mod brief;
 mod directory;
 mod epoch;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod letter;
 mod link;
 mod neighbourhood;
@@ -34,7 +39,12 @@ mod ring;
 mod segment;
 mod shared;
 mod sync;
+#[cfg(any(test, fuzzing))]
+mod testing;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod vigil;
+mod visitor;
 mod wake;
 
 pub(crate) use access::{Access, Atomic, Knowledge, Target, Visit};
@@ -45,7 +55,8 @@ pub(crate) use directory::Own;
 pub(crate) use epoch::{Lane, Lanes};
 pub use link::Link;
 pub(crate) use link::{Failure, Said};
-pub(crate) use neighbourhood::Known;
 pub use neighbourhood::Neighbourhood;
+pub(crate) use neighbourhood::{Accesses, Known};
+pub(crate) use process::forget;
 pub(crate) use regions::{FilePlace, Publication, QueuePair, Region};
 pub(crate) use ring::Line;

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::RwLock;
 
@@ -15,7 +16,9 @@ use super::directory::{Directory, Own};
 use super::link::Link;
 use super::regions::{Publication, QueuePair, Region};
 use super::vigil::Vigil;
+use super::visitor::Copies;
 use crate::context::Refusal;
+use crate::proto::Withdrawal;
 
 /// The processes of the host that a NIC shares memory with, and what it tells them.
 pub struct Neighbourhood {
@@ -52,6 +55,34 @@ impl Known {
         &self.links
     }
 }
+
+/// Copies of peers that were under way at a moment, and that nobody sleeps for.
+#[derive(Debug)]
+pub(crate) struct Accesses(Vec<Copies>);
+
+impl Accesses {
+    /// Returns the progress of the copies.
+    pub(crate) fn poll(&mut self) -> Withdrawal {
+        let mut is_refused = false;
+        self.0.retain_mut(|copies| {
+            let over = copies.poll();
+            is_refused |= over == Some(false);
+            over != Some(true)
+        });
+        match self.0.iter().map(Copies::age).max() {
+            None => Withdrawal::Complete,
+            Some(_) if is_refused => Withdrawal::Refused,
+            // What took long may take as long again.
+            Some(age) => Withdrawal::Pending {
+                again: age.clamp(SHORTEST, LONGEST),
+            },
+        }
+    }
+}
+
+/// Time between two looks whether a copy has ended.
+const SHORTEST: Duration = Duration::from_micros(10);
+const LONGEST: Duration = Duration::from_millis(1);
 
 impl Neighbourhood {
     /// Says to others that this process is there.
@@ -140,9 +171,14 @@ impl Neighbourhood {
         self.publication.publish_region(slot, region);
     }
 
-    /// Takes back what was told of a slot.
-    pub(crate) fn retract_region(&self, slot: u32) {
-        self.publication.retract_region(slot);
+    /// Takes back what was told of a slot. The number is another one after each time that something is told of it.
+    pub(crate) fn retract_region(&self, slot: u32) -> u64 {
+        self.publication.retract_region(slot)
+    }
+
+    /// Returns whether a slot is published to peers.
+    pub(crate) fn tells_region(&self, slot: u32) -> bool {
+        self.publication.tells_region(slot)
     }
 
     /// Tells of a queue pair.
@@ -158,15 +194,16 @@ impl Neighbourhood {
     /// Waits until all copies of peers have ended that may have gone by what was taken back before. Busy: one has not,
     /// since the peer was stopped in the middle of it.
     pub(crate) fn wait_for_visitors(&self) -> Result<(), Refusal> {
+        let Accesses(all) = self.accesses();
+        let are_over = all.into_iter().all(Copies::wait);
+        are_over.then_some(()).ok_or(Refusal::Busy)
+    }
+
+    /// All copies of peers that may have gone by what was taken back before.
+    pub(crate) fn accesses(&self) -> Accesses {
+        let visitors = self.directory.visitors();
         // All of them look first: they end while others are waited for.
-        let links = self.directory.visitors();
-        let visitors: Vec<_> = links.iter().map(|link| link.visitors()).collect();
-        for visitors in visitors {
-            if !visitors.wait() {
-                return Err(Refusal::Busy);
-            }
-        }
-        Ok(())
+        Accesses(visitors.into_iter().map(Copies::of).collect())
     }
 
     fn refresh(&self) {

@@ -1,4 +1,21 @@
 //! Copies from and to the memory of another process, by the kernel.
+//!
+//! # Whose memory it is
+//! The kernel finds the memory by a number at each call, and a process keeps its number when it becomes another program by
+//! `exec`: what is written by the process's number just then comes to the new program. So the number is that of a thread, and not of
+//! the process's first one. `exec` ends all threads but one before the new program's memory is there, and that one has the process's
+//! number then, whichever it was before. The thread that is named here is softroce's engine, which never calls `exec`: as long as
+//! it is there its memory is that of the program which handed it over, and then the kernel finds nothing (`ESRCH`).
+//!
+//! What else there is, and why it is not used:
+//! - `/proc/PID/mem`, opened once, stays with the memory that it was opened for. But the kernel copies by way of a page of its own, page
+//!   by page, and it writes to what is mapped for reading alone (`FOLL_FORCE`), which only kernels from 6.12 on let be forbidden.
+//! - A word at an address that a new program hardly has, as the first of each call's places: no call goes on behind a place that is not
+//!   there. It is one more page to be found at each call, and a matter of chance in programs that map nearly everything.
+//! - A word that is read by another call, before or behind: `exec` may come in between.
+//!
+//! That the thread's number becomes that of another thread takes as many new threads as there are numbers; a
+//! [link](super::link::Link) looks whether the peer is there at intervals in which so many cannot begin.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,10 +23,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::c_void;
+use parking_lot::Mutex;
 use rustix::process::Pid;
 use smallvec::SmallVec;
 
 use crate::memory::Piece;
+use crate::per_process::PerProcess;
 
 /// Bytes of another process, wherever they are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,14 +153,48 @@ pub(super) fn is_stopped(process: Pid) -> bool {
     state.is_some_and(|state| state.starts_with(['T', 't']))
 }
 
+/// A thread of a process that is not its first one, if the number is that of one, and if the process's memory can be reached by
+/// it: then the peer's [`Probe`] at the address is answered.
+pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<Pid> {
+    let thread = (thread > 0).then(|| Pid::from_raw(thread)).flatten()?;
+    if thread == process {
+        return None;
+    }
+    // SAFETY: without a signal nothing is done but to look whether there is such a thread of the process.
+    let found = unsafe {
+        libc::syscall(
+            libc::SYS_tgkill,
+            process.as_raw_pid(),
+            thread.as_raw_pid(),
+            0,
+        )
+    };
+    (found == 0 && probe(thread, address)).then_some(thread)
+}
+
 /// Words of this process that a peer reads and writes, to see whether the kernel lets it.
+///
+/// A peer may do so long after this process has given up the handshake. So the words are never freed or used for
+/// anything but later probes, of which none takes the answer to another one's secret.
 #[derive(Debug)]
-pub(super) struct Probe(Box<[AtomicU64; 2]>);
+pub(super) struct Probe(&'static [AtomicU64; 2]);
+
+/// Words that no probe uses at present: at most as many as there were handshakes at the same time.
+static UNUSED: PerProcess<Mutex<Vec<&'static [AtomicU64; 2]>>> = PerProcess::new(Mutex::default);
+
+/// Leaves the parent's words alone, in a child of `fork`.
+pub(crate) fn forget() {
+    UNUSED.forget();
+}
 
 impl Probe {
     /// Two words: one to be found, and one to be answered.
     pub(super) fn new(secret: u64) -> Self {
-        Self(Box::new([AtomicU64::new(secret), AtomicU64::new(0)]))
+        let words = UNUSED.get().lock().pop();
+        let words = words.unwrap_or_else(|| Box::leak(Box::default()));
+        words[0].store(secret, Ordering::SeqCst);
+        words[1].store(0, Ordering::SeqCst);
+        Self(words)
     }
 
     /// Where they are.
@@ -151,8 +204,14 @@ impl Probe {
 
     /// Whether the peer has found the one, and answered.
     pub(super) fn is_answered(&self) -> bool {
-        let [secret, answered] = &*self.0;
+        let [secret, answered] = self.0;
         answered.load(Ordering::SeqCst) == answer(secret.load(Ordering::SeqCst))
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        UNUSED.get().lock().push(self.0);
     }
 }
 
@@ -250,6 +309,25 @@ mod tests {
         assert_eq!(denied.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 
+    /// A peer that is stopped in a handshake answers when it goes on.
+    #[test]
+    fn an_answer_that_comes_late_changes_nothing_else() {
+        let given_up = Probe::new(1);
+        let address = given_up.address();
+        drop(given_up);
+        let mut others: Vec<Box<[u64; 2]>> = (0..1000).map(|_| Box::new([0; 2])).collect();
+        let later = Probe::new(2);
+        assert!(probe(this(), address));
+        // The kernel has written, and the compiler does not know of it.
+        assert!(
+            std::hint::black_box(&mut others)
+                .iter()
+                .all(|other| **other == [0; 2])
+        );
+        drop(later);
+        assert!(!Probe::new(3).is_answered());
+    }
+
     #[test]
     fn a_probe_is_found_and_answered() {
         let asked = Probe::new(0x1234_5678_9abc_def0);
@@ -259,5 +337,29 @@ mod tests {
         for wrong in [0, 8, u64::MAX, u64::MAX - 15] {
             assert!(!probe(this(), wrong));
         }
+    }
+
+    #[test]
+    fn memory_is_reached_by_a_thread_that_is_not_the_first() {
+        let asked = Probe::new(1);
+        let first = this().as_raw_pid();
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        for wrong in [0, -1, i32::MIN, i32::MAX, first, child.id() as i32] {
+            assert_eq!(reach(this(), wrong, asked.address()), None);
+        }
+        assert!(!asked.is_answered());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        let other = rustix::thread::gettid();
+        // Tests run in threads of their own.
+        assert_eq!(reach(this(), other.as_raw_pid(), 8), None);
+        assert_eq!(
+            reach(this(), other.as_raw_pid(), asked.address()),
+            Some(other)
+        );
+        assert!(asked.is_answered());
     }
 }

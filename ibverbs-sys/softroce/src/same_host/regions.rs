@@ -4,12 +4,14 @@
 use std::io;
 use std::net::Ipv6Addr;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::board::{self, Board, Record};
 use super::shared::{self, Map, Part, Rights};
+use crate::descriptor::Descriptor;
 use crate::limits;
+use crate::number;
 use crate::proto::AccessFlags;
 
 /// Memory that a key stands for.
@@ -69,11 +71,14 @@ const UNIT: u64 = 2 << 20;
 /// Records of regions and windows: as many as there may be, and slots of the table that are kept free.
 const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 
-/// Records of queue pairs. Two whose numbers differ by a multiple of this share one, and the first has it.
-const QUEUE_PAIRS: usize = limits::MAX_QP;
+/// Records of queue pairs, of which no two that exist at the same time share one.
+const QUEUE_PAIRS: usize = number::RECORDS;
 
 /// Bytes of the file.
-const LENGTH: usize = (QUEUE_PAIRS + REGIONS) * size_of::<Record>();
+pub(super) const LENGTH: usize = REGIONS_AT + REGIONS * size_of::<Record>();
+
+/// Offset of the records of regions in the file.
+pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 
 const NUMBER: u64 = 0xff_ffff;
 
@@ -163,7 +168,7 @@ impl QueuePair {
 /// The tables of a process, in a file of which it makes no other than readers.
 #[derive(Debug)]
 pub(crate) struct Publication {
-    file: OwnedFd,
+    file: Descriptor,
     tables: Tables,
 }
 
@@ -177,10 +182,9 @@ pub(super) struct Tables {
 impl Tables {
     fn of(map: Map) -> Option<Self> {
         let map = Arc::new(map);
-        let behind = QUEUE_PAIRS * size_of::<Record>();
         Some(Self {
             queue_pairs: Board(Part::of(&map, 0, QUEUE_PAIRS)?),
-            regions: Board(Part::of(&map, behind, REGIONS)?),
+            regions: Board(Part::of(&map, REGIONS_AT, REGIONS)?),
         })
     }
 
@@ -204,7 +208,7 @@ impl Tables {
 
     /// The queue pair with a number, if it takes requests, and the version of what is told of it.
     pub(super) fn queue_pair(&self, number: u32) -> Option<(u64, QueuePair)> {
-        let (version, words) = self.queue_pairs.find(number as usize % QUEUE_PAIRS)?;
+        let (version, words) = self.queue_pairs.find(number::record(number))?;
         let found = QueuePair::decode(&words);
         (found.number == number).then_some((version, found))
     }
@@ -212,8 +216,7 @@ impl Tables {
     /// Whether it is still told of the queue pair with a number what it was in this version.
     #[inline]
     pub(super) fn has_queue_pair(&self, number: u32, version: u64) -> bool {
-        self.queue_pairs
-            .is_current(number as usize % QUEUE_PAIRS, version)
+        self.queue_pairs.is_current(number::record(number), version)
     }
 }
 
@@ -233,21 +236,20 @@ impl Publication {
     }
 
     /// Takes back what is in a slot: it is to be waited for those who still use it.
-    pub(crate) fn retract_region(&self, slot: u32) {
-        self.tables.regions.retract(slot as usize);
+    /// The number is another one after each time that something is told of it.
+    pub(crate) fn retract_region(&self, slot: u32) -> u64 {
+        self.tables.regions.retract(slot as usize)
     }
 
-    /// Tells of a queue pair, unless another one that is told of has its place.
+    /// Returns whether a slot is published to peers.
+    pub(crate) fn tells_region(&self, slot: u32) -> bool {
+        self.tables.regions.read(slot as usize).is_some()
+    }
+
+    /// Tells of a queue pair, in the place of what was told before of it, or of one that is gone.
     pub(crate) fn publish_queue_pair(&self, queue_pair: &QueuePair) {
-        let index = queue_pair.number as usize % QUEUE_PAIRS;
-        let other = self
-            .tables
-            .queue_pairs
-            .read(index)
-            .map(|words| QueuePair::decode(&words));
-        if other.is_none_or(|other| other.number == queue_pair.number) {
-            self.tables.queue_pairs.publish(index, &queue_pair.encode());
-        }
+        let index = number::record(queue_pair.number);
+        self.tables.queue_pairs.publish(index, &queue_pair.encode());
     }
 
     /// Takes back what was told of a queue pair: it is to be waited for those who still rely on it. False: nothing was
@@ -255,9 +257,7 @@ impl Publication {
     pub(crate) fn retract_queue_pair(&self, number: u32) -> bool {
         let is_told = self.tables.queue_pair(number).is_some();
         if is_told {
-            self.tables
-                .queue_pairs
-                .retract(number as usize % QUEUE_PAIRS);
+            self.tables.queue_pairs.retract(number::record(number));
         }
         is_told
     }
@@ -333,19 +333,20 @@ mod tests {
     }
 
     #[test]
-    fn of_two_queue_pairs_with_one_place_the_first_has_it() {
+    fn a_queue_pair_that_is_gone_gives_its_place_to_another() {
         let publication = Publication::new().unwrap();
-        let (first, second) = (queue_pair(0x10_0007), queue_pair(0x20_0007));
-        publication.publish_queue_pair(&first);
-        publication.publish_queue_pair(&second);
+        let (first, second) = (queue_pair(0x10_0007), queue_pair(0x11_0007));
         let read = |number| publication.tables.queue_pair(number).map(|(_, told)| told);
-        assert_eq!(
-            (read(first.number), read(second.number)),
-            (Some(first), None)
-        );
-        assert!(!publication.retract_queue_pair(second.number));
+        publication.publish_queue_pair(&first);
+        let (version, _) = publication.tables.queue_pair(first.number).unwrap();
         assert!(publication.retract_queue_pair(first.number));
         publication.publish_queue_pair(&second);
+        assert_eq!(
+            (read(first.number), read(second.number)),
+            (None, Some(second))
+        );
+        assert!(!publication.tables.has_queue_pair(first.number, version));
+        assert!(!publication.retract_queue_pair(first.number));
         assert_eq!(read(second.number), Some(second));
     }
 

@@ -2,11 +2,12 @@
 //! The memory that two processes share to talk to each other: for each direction a ring, and what goes with it.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::ring::{Chunk, Consumer, Line, Marks, Memory, Producer, Slot};
 use super::shared::{self, Map, One, Part, Rights};
+use crate::descriptor::Descriptor;
 
 /// Messages that can be on the way in one direction.
 const SLOTS: usize = 2048;
@@ -60,10 +61,10 @@ const CHUNK: usize = SLOT + SLOTS * size_of::<Slot>();
 const DIRECTION: usize = (CHUNK + CHUNKS * size_of::<Chunk>()).next_multiple_of(4096);
 
 /// Bytes of the memory.
-const LENGTH: usize = 2 * DIRECTION;
+pub(super) const LENGTH: usize = 2 * DIRECTION;
 
 /// Makes the memory.
-pub(super) fn make() -> io::Result<(OwnedFd, Side)> {
+pub(super) fn make() -> io::Result<(Descriptor, Side)> {
     let (file, map) = shared::create("softroce-link", LENGTH, false)?;
     Ok((file, Side::of(map, Role::Maker)?))
 }

@@ -7,7 +7,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -17,6 +17,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::board::Record;
 use super::ring::{Chunk, Line, Marks, Slot};
+use crate::descriptor::{Descriptor, Opening};
 use crate::memory::{Piece, copy};
 
 /// What memory of others may be seen as.
@@ -65,14 +66,16 @@ unsafe impl Sync for Map {}
 ///
 /// Fails with `EFBIG` above the process's limit on the size of files, instead of the signal that ends the
 /// process.
-pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(OwnedFd, Map)> {
+pub(super) fn create(name: &str, length: usize, keeps: bool) -> io::Result<(Descriptor, Map)> {
     if length as u64 > crate::memory::file_size_limit() {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Kernels before 6.3 do not know that it is no program; newer ones may want to be told.
-    let file = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
-        .or_else(|_| rustix::fs::memfd_create(name, flags))?;
+    let file = Descriptor::open(|| {
+        rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| rustix::fs::memfd_create(name, flags))
+    })?;
     rustix::fs::ftruncate(&file, length as u64)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
     let map = Map::of(file.as_fd(), 0..length as u64, Rights::Write)?;
@@ -116,6 +119,8 @@ impl Map {
         };
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let file = file.as_raw_fd();
+        // No child of a `fork` has it, not of one between the two calls either.
+        let _opening = Opening::begin();
         // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, file, offset) };
         if start == libc::MAP_FAILED {
@@ -144,8 +149,7 @@ impl Map {
     pub(super) fn read(&self, offset: usize, out: &mut [u8]) -> Option<()> {
         let address = self.locate(offset, out.len())?;
         // SAFETY: inside of the mapping, which can be touched.
-        unsafe { copy::read(address, out) };
-        Some(())
+        unsafe { copy::read(address, out) }.ok()
     }
 
     /// Copies `data` to the bytes from `offset` on, if they are inside and may be written: in ascending order, the last
@@ -157,12 +161,11 @@ impl Map {
             return None;
         }
         // SAFETY: inside of the mapping, which can be touched and written.
-        unsafe { copy::write(address, data) };
-        Some(())
+        unsafe { copy::write(address, data) }.ok()
     }
 
     /// Copies pieces of this process, one behind the other, to the bytes from `offset` on, if they are inside and may
-    /// be written: as [`write`](Self::write).
+    /// be written: as [`write`](Self::write). `None`: not all of them could be copied.
     #[inline]
     pub(super) fn put(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -171,14 +174,15 @@ impl Map {
             return None;
         }
         for piece in pieces {
-            // SAFETY: the piece can be read, and this is inside of the mapping, which can be touched and written.
-            unsafe { copy::copy(piece.address(), address, piece.length()) };
+            // SAFETY: the piece is registered, and this is inside of the mapping, which can be touched and written.
+            unsafe { copy::copy(piece.address(), address, piece.length()) }.ok()?;
             address += piece.length();
         }
         Some(())
     }
 
-    /// Copies the bytes from `offset` on, if they are inside, to pieces of this process, if they may be written.
+    /// Copies the bytes from `offset` on, if they are inside, to pieces of this process, if they may be written. `None`:
+    /// not all of them could be copied.
     #[inline]
     pub(super) fn get(&self, offset: usize, pieces: &[Piece<'_>]) -> Option<()> {
         let length = Piece::total(pieces);
@@ -187,8 +191,8 @@ impl Map {
             return None;
         }
         for piece in pieces {
-            // SAFETY: the piece can be written, and this is inside of the mapping, which can be touched.
-            unsafe { copy::copy(address, piece.address(), piece.length()) };
+            // SAFETY: the piece is registered, and this is inside of the mapping, which can be touched.
+            unsafe { copy::copy(address, piece.address(), piece.length()) }.ok()?;
             address += piece.length();
         }
         Some(())

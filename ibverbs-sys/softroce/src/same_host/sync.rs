@@ -7,6 +7,20 @@ pub(super) use std::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(all(test, loom))]
 pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
+#[cfg(not(all(test, loom)))]
+pub(super) use parking_lot::{Mutex, MutexGuard};
+
+#[cfg(all(test, loom))]
+pub(super) use loom::sync::{Mutex, MutexGuard};
+
+/// Locks a mutex.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(not(all(test, loom)))]
+    return mutex.lock();
+    #[cfg(all(test, loom))]
+    return mutex.lock().expect("nobody panics under it");
+}
+
 /// Orders what this thread has just changed by a read-modify-write, and what it did before, before all that it does
 /// from now on: a sequentially consistent fence.
 #[inline]

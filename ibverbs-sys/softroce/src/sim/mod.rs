@@ -55,4 +55,6 @@ pub use network::{Conditions, Fate};
 pub use run::{Failure, Outcome, run_all};
 pub use schedule::{Connection, Ending, Kind, Schedule};
 pub use trace::Lines;
+#[cfg(any(test, fuzzing))]
+pub(crate) use watch::Watch;
 pub use world::Traffic;

@@ -11,7 +11,8 @@ pub enum Transport {
     ExtendedReliableConnection,
     /// What a manufacturer defines, 0b110. Ours: a question whether the packets of an unreliable service before it
     /// have left their receiver's socket, as a send without payload, and the answer, as an acknowledgement; and how many
-    /// numbers were used without packets, as a write without payload.
+    /// numbers were used without packets, as a write without payload ([`Opcode::SKIP`]). The first two go through sockets, and
+    /// change no more than how much a sender has on its way.
     Manufacturer,
 }
 
@@ -139,6 +140,10 @@ impl Operation {
 }
 
 impl Opcode {
+    /// Tells how many sequence numbers were used without packets. It goes through memory that is shared with the peer, and is
+    /// taken from nowhere else: from a socket it could be anybody's, and would make a connection lose messages.
+    pub const SKIP: Self = Self::new(Transport::Manufacturer, Operation::WriteOnly);
+
     /// The operation of the service.
     pub const fn new(transport: Transport, operation: Operation) -> Self {
         Self {

@@ -1,6 +1,12 @@
 //! Completion queues, channels and asynchronous events.
 
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
 use super::*;
+
+/// Deadline of each step.
+const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn completion_queues_are_made_and_resized_within_bounds() {
@@ -136,6 +142,68 @@ fn asynchronous_events_can_be_polled_for() {
                     .try_clone_to_owned()
                     .is_ok()
             );
+        }
+    });
+}
+
+/// Counts up an event's descriptor as a peer does that comes too late: there is no event.
+fn wake_in_vain(descriptor: i32) {
+    // SAFETY: eight bytes, to a descriptor that is open.
+    let written = unsafe { libc::write(descriptor, (&raw const ONE).cast(), 8) };
+    assert_eq!(written, 8);
+}
+
+static ONE: u64 = 1;
+
+/// Waits until a thread sleeps in a call of `read`, and nothing is left to be read.
+fn wait_until_reading(thread: i32, descriptor: i32) {
+    let call = format!("/proc/self/task/{thread}/syscall");
+    let reads = format!("{} ", libc::SYS_read);
+    let deadline = Instant::now() + LIMIT;
+    while is_readable(descriptor)
+        || !std::fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&reads))
+    {
+        assert!(Instant::now() < deadline, "it does not wait");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn who_is_woken_in_vain_waits_again_or_is_told_so() {
+    with_context(|context| {
+        // SAFETY: all objects are there until they are destroyed; the threads have ended by then.
+        unsafe {
+            let context_there = context.expose_provenance();
+            let (descriptor, mut event) = ((*context).async_fd, zeroed::<ibv_async_event>());
+            set_nonblocking(descriptor);
+            wake_in_vain(descriptor);
+            assert_eq!(ibv_get_async_event(context, &raw mut event), -1);
+            assert_eq!(errno(), EAGAIN);
+            let channel = ibv_create_comp_channel(context);
+            set_nonblocking((*channel).fd);
+            wake_in_vain((*channel).fd);
+            let (mut which, mut mark) = (null_mut(), null_mut());
+            assert_eq!(ibv_get_cq_event(channel, &raw mut which, &raw mut mark), -1);
+            assert_eq!(errno(), EAGAIN);
+            assert_eq!(ibv_destroy_comp_channel(channel), 0);
+
+            assert_eq!(libc::fcntl(descriptor, libc::F_SETFL, 0), 0);
+            let (told, tells) = mpsc::channel();
+            let waiting = thread::spawn(move || {
+                told.send(libc::gettid()).unwrap();
+                let context = std::ptr::with_exposed_provenance_mut(context_there);
+                let mut event: ibv_async_event = zeroed();
+                let answer = ibv_get_async_event(context, &raw mut event);
+                (answer, event.event_type)
+            });
+            let thread = tells.recv_timeout(LIMIT).unwrap();
+            wait_until_reading(thread, descriptor);
+            wake_in_vain(descriptor);
+            wait_until_reading(thread, descriptor);
+            assert!(!waiting.is_finished(), "it has no event");
+            softroce::faults().raise(ibv_event_type::IBV_EVENT_CLIENT_REREGISTER);
+            let answer = waiting.join().unwrap();
+            assert_eq!(answer, (0, ibv_event_type::IBV_EVENT_CLIENT_REREGISTER));
         }
     });
 }

@@ -3,29 +3,44 @@
 //!
 //! `SOFTROCE_TEST_KILLS` is the number of peers that are killed, and `SOFTROCE_TEST_SEED` the seed of the first one's
 //! traffic and moment; the next peer has the next seed. `SOFTROCE_TEST_STORMS` is the number of queue pairs that are
-//! destroyed while a peer writes.
+//! destroyed while a peer writes, and `SOFTROCE_TEST_EXECS` the number of peers that become another program meanwhile.
+//! `SOFTROCE_TEST_MEETINGS` is the number of links during whose beginning memory is deregistered.
 
+mod closing;
+mod exec;
+mod flood;
+mod forked;
 mod lists;
+mod meeting;
+mod missing;
 mod node;
 mod peer;
 mod traffic;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ibverbs_sys::{ibv_wc_status, ibv_wr_opcode};
+use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
 use libtest_mimic::{Arguments, Failed, Trial};
 use node::{LIMIT, Node, PATIENT, Request, SIZE};
 use peer::{MESSAGE, Peer, Role, hear, message};
+use softroce::fault::NetworkFaults;
 use softroce::path::Way;
 use traffic::Traffic;
 
 fn main() {
+    if flood::attack_if_attacker() {
+        return;
+    }
     if let Some(role) = Role::of_process() {
         return role.play();
     }
+    forked::note_descriptors();
     let trial = |name: &str, test: fn()| {
         Trial::test(name, move || {
             test();
@@ -41,6 +56,10 @@ fn main() {
         trial(
             "who_sleeps_for_an_event_is_woken_by_the_peer",
             who_sleeps_for_an_event_is_woken_by_the_peer,
+        ),
+        trial(
+            "all_threads_that_wait_at_a_channel_are_served",
+            all_threads_that_wait_at_a_channel_are_served,
         ),
         trial("bytes_arrive_in_every_length", bytes_arrive_in_every_length),
         trial("a_list_is_done_in_order", lists::a_list_is_done_in_order),
@@ -69,6 +88,10 @@ fn main() {
             what_finds_no_room_waits_and_is_not_lost,
         ),
         trial(
+            "what_went_without_packets_is_told_where_packets_are_lost",
+            what_went_without_packets_is_told_where_packets_are_lost,
+        ),
+        trial(
             "a_peer_that_makes_no_room_is_given_up",
             a_peer_that_makes_no_room_is_given_up,
         ),
@@ -81,8 +104,56 @@ fn main() {
             what_is_deregistered_is_not_touched,
         ),
         trial(
+            "a_peer_that_lost_its_memory_refuses_and_lives",
+            missing::a_peer_that_lost_its_memory_refuses_and_lives,
+        ),
+        trial(
+            "what_goes_from_or_to_lost_memory_ends_with_a_protection_error",
+            missing::what_goes_from_or_to_lost_memory_ends_with_a_protection_error,
+        ),
+        trial(
             "a_queue_pair_that_is_gone_takes_nothing",
             a_queue_pair_that_is_gone_takes_nothing,
+        ),
+        trial(
+            "what_is_deregistered_while_a_link_begins_is_not_touched",
+            meeting::what_is_deregistered_while_a_link_begins_is_not_touched,
+        ),
+        trial(
+            "a_program_that_replaces_a_peer_is_not_written_to",
+            exec::a_program_that_replaces_a_peer_is_not_written_to,
+        ),
+        trial(
+            "a_forked_child_has_nothing_of_its_parents_device",
+            forked::a_forked_child_has_nothing_of_its_parents_device,
+        ),
+        trial(
+            "what_a_child_inherits_answers_with_an_error",
+            forked::what_a_child_inherits_answers_with_an_error,
+        ),
+        trial(
+            "a_forked_child_opens_the_device_anew",
+            forked::a_forked_child_opens_the_device_anew,
+        ),
+        trial(
+            "children_are_forked_at_any_time",
+            forked::children_are_forked_at_any_time,
+        ),
+        trial(
+            "a_program_that_closes_all_descriptors_is_told_so",
+            closing::a_program_that_closes_all_descriptors_is_told_so,
+        ),
+        trial(
+            "a_program_that_closes_all_descriptors_and_waits_is_told_so",
+            closing::a_program_that_closes_all_descriptors_and_waits_is_told_so,
+        ),
+        trial(
+            "a_program_that_closes_what_it_was_given_does_no_harm",
+            closing::a_program_that_closes_what_it_was_given_does_no_harm,
+        ),
+        trial(
+            "floods_of_handshakes_have_a_bound",
+            flood::floods_of_handshakes_have_a_bound,
         ),
         trial(
             "peers_that_are_killed_leave_nothing_behind",
@@ -177,6 +248,62 @@ fn who_sleeps_for_an_event_is_woken_by_the_peer() {
     );
     // The acknowledgement of an answer goes with the next message, or half a millisecond later by itself.
     assert!(all <= 2 * ROUNDS + 1, "{all} for {ROUNDS} messages");
+}
+
+/// Several threads wait at one channel: whichever of them the peer's wakeup goes to, the message is received.
+fn all_threads_that_wait_at_a_channel_are_served() {
+    const ROUNDS: u64 = 200;
+    const THREADS: usize = 3;
+    // Where a thread is not woken the test fails: then it still waits, and its channel must stay.
+    let mut node = ManuallyDrop::new(Node::new());
+    // No timer: else the engine would look after what a thread was woken for in vain.
+    node.timeout = 0;
+    let mut peer = Peer::start(Role::Echoes { times: ROUNDS });
+    peer.meet(&node);
+    assert_eq!(node.way(), Some(Way::Shared));
+    peer.go();
+    let (fetched, events) = mpsc::channel();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let threads = [(); THREADS].map(|()| {
+        let (channel, fetched) = (node.channel(), fetched.clone());
+        let is_over = Arc::clone(&is_over);
+        thread::spawn(move || {
+            while !is_over.load(Ordering::SeqCst) {
+                channel.next_event();
+                // Nobody listens any more where the test has failed.
+                let _ = fetched.send(());
+            }
+        })
+    });
+    let mut received = 0;
+    for round in 0..ROUNDS {
+        node.receive(0, node.memories[0].sge(0, 8));
+        node.post(&message(&node));
+        loop {
+            node.arm();
+            // Who is armed before looks once more: what comes from here on raises an event.
+            while let Some(wc) = node.poll() {
+                assert_eq!(wc.status, ibv_wc_status::IBV_WC_SUCCESS);
+                received += u64::from(wc.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0);
+            }
+            if received > round {
+                break;
+            }
+            let event = events.recv_timeout(Duration::from_secs(10));
+            event.expect("a thread is woken for the answer");
+        }
+    }
+    peer.done();
+    // An event for each thread to end with.
+    is_over.store(true, Ordering::SeqCst);
+    node.fail();
+    while !threads.iter().all(|thread| thread.is_finished()) {
+        node.arm();
+        node.receive(0, node.memories[0].sge(0, 8));
+        while node.poll().is_some() {}
+        let _ = events.recv_timeout(Duration::from_millis(10));
+    }
+    drop(ManuallyDrop::into_inner(node));
 }
 
 fn bytes_arrive_in_every_length() {
@@ -314,6 +441,37 @@ fn what_finds_no_room_waits_and_is_not_lost() {
     let (sent, probes) = (count("port_xmit_packets") - packets, 3 * nodes.len() as u64);
     let once = all..=all + probes;
     assert!(once.contains(&sent), "{sent} packets of {all}");
+}
+
+/// The peer counts it before it takes packets again, which go by sockets then.
+fn what_went_without_packets_is_told_where_packets_are_lost() {
+    const EACH: u64 = 32;
+    let (mut node, mut peer) = (Node::new(), Peer::start(Role::Receives { times: EACH }));
+    node.timeout = 10;
+    peer.meet(&node);
+    for id in 0..EACH {
+        node.memories[0].write(id as usize * MESSAGE, &[id as u8; MESSAGE]);
+    }
+    let messages = count("shared_messages");
+    for id in 0..EACH {
+        softroce::faults().set_network(NetworkFaults::default());
+        node.execute(&write(&node, 0, SIZE / 2, 64, peer.card.memories[1]));
+        softroce::faults().set_network(NetworkFaults {
+            loss: 0.1,
+            duplicate: 0.1,
+            seed: id,
+            ..NetworkFaults::default()
+        });
+        node.execute(&Request {
+            sge: node.memories[0].sge(id as usize * MESSAGE, MESSAGE),
+            id,
+            ..message(&node)
+        });
+    }
+    softroce::faults().set_network(NetworkFaults::default());
+    assert_eq!(count("shared_messages") - messages, EACH);
+    peer.go();
+    peer.done();
 }
 
 /// Who has sent nothing because there was no room gives up all the same, whether the peer is only stopped or has ended, and whoever

@@ -34,6 +34,19 @@ pub(crate) struct Card {
     pub(crate) memories: [(u64, u32); 2],
 }
 
+impl Card {
+    /// The GID of its device.
+    #[allow(dead_code, reason = "of the attacked connection's test")]
+    pub(crate) fn gid(&self) -> std::net::Ipv6Addr {
+        std::net::Ipv6Addr::from_bits(self.gid)
+    }
+
+    /// The IPv4 address in the GID.
+    pub(crate) fn address(&self) -> u32 {
+        self.gid as u32
+    }
+}
+
 impl fmt::Display for Card {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [own, device] = self.memories;
@@ -75,18 +88,23 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    fn new(pd: *mut ibv_pd, of_device: bool) -> Self {
+    /// Memory of the device, or of the program at this address, or at any if that is 0.
+    fn new(pd: *mut ibv_pd, of_device: bool, address: usize) -> Self {
         // SAFETY: the domain is there; the memory is as long as it is registered for.
         unsafe {
             let mut buf = null_mut();
             let start = if of_device {
                 ibv_alloc_buf(pd, SIZE, &raw mut buf)
             } else {
+                let fixed = match address {
+                    0 => 0,
+                    _ => libc::MAP_FIXED_NOREPLACE,
+                };
                 libc::mmap(
-                    null_mut(),
+                    ptr::without_provenance_mut(address),
                     SIZE,
                     libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed,
                     -1,
                     0,
                 )
@@ -122,6 +140,18 @@ impl Memory {
             self.mr = null_mut();
         }
         answer
+    }
+
+    /// Takes away all rights to it.
+    pub(crate) fn lose(&self) {
+        // SAFETY: nobody holds a reference to it.
+        let answer = unsafe { libc::mprotect(self.start.cast(), SIZE, libc::PROT_NONE) };
+        assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// The region.
+    pub(crate) fn region(&self) -> *mut ibv_mr {
+        self.mr
     }
 
     pub(crate) fn place(&self) -> (u64, u32) {
@@ -184,6 +214,32 @@ pub(crate) struct Node {
     pub(crate) memories: [Memory; 2],
 }
 
+/// Objects of a node.
+pub(crate) struct Raw {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) cq: *mut ibv_cq,
+}
+
+/// A completion channel of a node, which must not be dropped before.
+pub(crate) struct Channel(*mut ibv_comp_channel);
+
+// SAFETY: any thread may wait at a channel.
+unsafe impl Send for Channel {}
+
+impl Channel {
+    /// Waits for an event, and acknowledges it.
+    pub(crate) fn next_event(&self) {
+        let (mut cq, mut context) = (null_mut(), null_mut());
+        // SAFETY: the channel is there, and there is room for what is told.
+        unsafe {
+            let answer = ibv_get_cq_event(self.0, &raw mut cq, &raw mut context);
+            assert_eq!(answer, 0);
+            ibv_ack_cq_events(cq, 1);
+        }
+    }
+}
+
 /// A request.
 pub(crate) struct Request {
     pub(crate) id: u64,
@@ -195,6 +251,11 @@ pub(crate) struct Request {
 
 impl Node {
     pub(crate) fn new() -> Self {
+        Self::at(0)
+    }
+
+    /// Makes a node with the program's own memory at this address, or at any address if 0.
+    pub(crate) fn at(address: usize) -> Self {
         softroce::install();
         let mut count = 0;
         // SAFETY: the list has that many devices until it is freed, and the last is ours.
@@ -216,7 +277,7 @@ impl Node {
                 qp: null_mut(),
                 // 67 ms.
                 timeout: 14,
-                memories: [Memory::new(pd, false), Memory::new(pd, true)],
+                memories: [Memory::new(pd, false, address), Memory::new(pd, true, 0)],
             };
             node.create();
             node
@@ -264,33 +325,15 @@ impl Node {
 
     /// Connects to a peer.
     pub(crate) fn connect(&self, peer: &Card) {
+        make_ready_to_receive(self.qp, peer);
+        self.make_ready_to_send();
+    }
+
+    fn make_ready_to_send(&self) {
         use ibv_qp_attr_mask as M;
-        // SAFETY: the queue pair is there, and the masks name what is set.
+        // SAFETY: the queue pair is there, and the mask names what is set.
         unsafe {
             let mut attr: ibv_qp_attr = zeroed();
-            attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
-            attr.port_num = 1;
-            attr.qp_access_flags = ACCESS;
-            let mask =
-                M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS;
-            assert_eq!(ibv_modify_qp(self.qp, &raw mut attr, mask.0 as i32), 0);
-            attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
-            attr.path_mtu = ibv_mtu::IBV_MTU_4096;
-            attr.dest_qp_num = peer.number;
-            attr.rq_psn = 0x123;
-            (attr.max_dest_rd_atomic, attr.min_rnr_timer) = (8, 1);
-            attr.ah_attr.is_global = 1;
-            attr.ah_attr.port_num = 1;
-            attr.ah_attr.grh.dgid.raw = peer.gid.to_be_bytes();
-            attr.ah_attr.grh.hop_limit = 64;
-            let mask = M::IBV_QP_STATE
-                | M::IBV_QP_AV
-                | M::IBV_QP_PATH_MTU
-                | M::IBV_QP_DEST_QPN
-                | M::IBV_QP_RQ_PSN
-                | M::IBV_QP_MAX_DEST_RD_ATOMIC
-                | M::IBV_QP_MIN_RNR_TIMER;
-            assert_eq!(ibv_modify_qp(self.qp, &raw mut attr, mask.0 as i32), 0);
             attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
             attr.sq_psn = 0x123;
             (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (self.timeout, 7, 7);
@@ -401,6 +444,37 @@ impl Node {
         }
     }
 
+    /// Asks for an event.
+    pub(crate) fn arm(&self) {
+        // SAFETY: the queue is there.
+        unsafe { assert_eq!(ibv_req_notify_cq(self.cq, 0), 0) };
+    }
+
+    /// Its objects.
+    pub(crate) fn raw(&self) -> Raw {
+        Raw {
+            context: self.context,
+            channel: self.channel,
+            cq: self.cq,
+        }
+    }
+
+    /// Returns the completion channel, for another thread.
+    pub(crate) fn channel(&self) -> Channel {
+        Channel(self.channel)
+    }
+
+    /// Moves the queue pair to error.
+    pub(crate) fn fail(&self) {
+        let mask = ibv_qp_attr_mask::IBV_QP_STATE.0 as i32;
+        // SAFETY: the queue pair is there, and the mask names what is set.
+        unsafe {
+            let mut attr: ibv_qp_attr = zeroed();
+            attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
+            assert_eq!(ibv_modify_qp(self.qp, &raw mut attr, mask), 0);
+        }
+    }
+
     /// The next completion; sleeps until it comes.
     #[track_caller]
     pub(crate) fn complete_asleep(&self) -> ibv_wc {
@@ -429,6 +503,37 @@ impl Node {
             (wc.status, wc.wr_id),
             (ibv_wc_status::IBV_WC_SUCCESS, request.id)
         );
+    }
+}
+
+/// Connects a queue pair, which is there, to a peer, so far that it receives.
+pub(crate) fn make_ready_to_receive(queue_pair: *mut ibv_qp, peer: &Card) {
+    use ibv_qp_attr_mask as M;
+    // SAFETY: the queue pair is there, and the masks name what is set.
+    unsafe {
+        let mut attr: ibv_qp_attr = zeroed();
+        attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
+        attr.port_num = 1;
+        attr.qp_access_flags = ACCESS;
+        let mask = M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS;
+        assert_eq!(ibv_modify_qp(queue_pair, &raw mut attr, mask.0 as i32), 0);
+        attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
+        attr.path_mtu = ibv_mtu::IBV_MTU_4096;
+        attr.dest_qp_num = peer.number;
+        attr.rq_psn = 0x123;
+        (attr.max_dest_rd_atomic, attr.min_rnr_timer) = (8, 1);
+        attr.ah_attr.is_global = 1;
+        attr.ah_attr.port_num = 1;
+        attr.ah_attr.grh.dgid.raw = peer.gid.to_be_bytes();
+        attr.ah_attr.grh.hop_limit = 64;
+        let mask = M::IBV_QP_STATE
+            | M::IBV_QP_AV
+            | M::IBV_QP_PATH_MTU
+            | M::IBV_QP_DEST_QPN
+            | M::IBV_QP_RQ_PSN
+            | M::IBV_QP_MAX_DEST_RD_ATOMIC
+            | M::IBV_QP_MIN_RNR_TIMER;
+        assert_eq!(ibv_modify_qp(queue_pair, &raw mut attr, mask.0 as i32), 0);
     }
 }
 

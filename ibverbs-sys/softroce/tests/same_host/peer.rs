@@ -1,12 +1,15 @@
 //! The other process: this program once more, which plays a role and hears of it by its input.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::os::fd::AsRawFd;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
 
+use crate::exec;
+use crate::meeting;
 use crate::node::{Card, LIMIT, Node, PATIENT, Request, SIZE};
 use crate::traffic::Traffic;
 
@@ -27,11 +30,21 @@ pub(crate) enum Role {
     Receives {
         times: u64,
     },
+    /// Loses the program's own memory, for which it has a receive request.
+    Loses,
     /// Receives a message, destroys what it has, and ends.
     Leaves,
     /// Answers so many messages, and sleeps until they come.
     Echoes {
         times: u64,
+    },
+    /// Asks its peer for a link, and deregisters one of its memories meanwhile.
+    Deregisters {
+        memory: usize,
+    },
+    /// Becomes another program, which has memory at the same addresses.
+    Execs {
+        keeps: bool,
     },
     /// Everything there is, without end.
     Traffic {
@@ -50,7 +63,12 @@ impl Role {
         Some(match name {
             "adds" => Self::Adds { times: number },
             "writes" => Self::Writes,
+            "loses" => Self::Loses,
             "leaves" => Self::Leaves,
+            "deregisters" => Self::Deregisters {
+                memory: number as usize,
+            },
+            "execs" => Self::Execs { keeps: number != 0 },
             "echoes" => Self::Echoes { times: number },
             "receives" => Self::Receives { times: number },
             "traffic" => Self::Traffic { seed: number },
@@ -63,7 +81,10 @@ impl Role {
             Self::Idle => "idle 0".to_owned(),
             Self::Adds { times } => format!("adds {times}"),
             Self::Writes => "writes 0".to_owned(),
+            Self::Loses => "loses 0".to_owned(),
             Self::Leaves => "leaves 0".to_owned(),
+            Self::Deregisters { memory } => format!("deregisters {memory}"),
+            Self::Execs { keeps } => format!("execs {}", u8::from(keeps)),
             Self::Receives { times } => format!("receives {times}"),
             Self::Echoes { times } => format!("echoes {times}"),
             Self::Traffic { seed } => format!("traffic {seed}"),
@@ -72,7 +93,10 @@ impl Role {
 
     /// Does what it is told, line by line, until there are no more.
     pub(crate) fn play(self) {
-        let mut nodes = vec![Node::new()];
+        let mut nodes = vec![match self {
+            Self::Execs { .. } => Node::at(exec::ADDRESS),
+            _ => Node::new(),
+        }];
         if let Self::Echoes { .. } = self {
             nodes[0].timeout = PATIENT;
         }
@@ -95,11 +119,17 @@ impl Role {
                     let node = nodes.last().expect("one at least");
                     card = Some(theirs.parse().expect("a card"));
                     say(&node.card().to_string());
+                    if let Self::Deregisters { .. } = self {
+                        continue;
+                    }
                     node.connect(card.as_ref().expect("a card"));
                     if let Self::Receives { times } = self {
                         for id in 0..times {
                             node.receive(id, node.memories[0].sge(id as usize * MESSAGE, MESSAGE));
                         }
+                    }
+                    if let Self::Loses = self {
+                        node.receive(0, node.memories[0].sge(0, SIZE));
                     }
                     if let Self::Leaves = self {
                         node.receive(0, node.memories[0].sge(0, 8));
@@ -107,7 +137,7 @@ impl Role {
                     say("ready");
                 }
                 _ => {
-                    self.act(&nodes, card.as_ref().expect("a peer"));
+                    self.act(&mut nodes, card.as_ref().expect("a peer"));
                     if let Self::Leaves = self {
                         return;
                     }
@@ -117,10 +147,16 @@ impl Role {
         }
     }
 
-    fn act(self, nodes: &[Node], peer: &Card) {
+    fn act(self, nodes: &mut [Node], peer: &Card) {
+        if let Self::Deregisters { memory } = self {
+            return meeting::deregister_while_linked(&mut nodes[0], peer, memory);
+        }
+        let nodes = &*nodes;
         let node = &nodes[0];
         match self {
-            Self::Idle => {}
+            Self::Idle | Self::Deregisters { .. } => {}
+            Self::Loses => node.memories[0].lose(),
+            Self::Execs { keeps } => exec::exec(keeps),
             Self::Receives { times } => {
                 for node in nodes {
                     for id in 0..times {
@@ -201,7 +237,7 @@ pub(crate) fn message(node: &Node) -> Request {
 /// The other process.
 pub(crate) struct Peer {
     process: Child,
-    input: ChildStdin,
+    input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     /// What it said of itself last.
     pub(crate) card: Card,
@@ -215,7 +251,7 @@ impl Peer {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the other process");
-        let input = process.stdin.take().expect("its input");
+        let input = process.stdin.take();
         let output = BufReader::new(process.stdout.take().expect("its output"));
         Self {
             process,
@@ -225,17 +261,27 @@ impl Peer {
         }
     }
 
+    /// Has each know how to connect to the other.
+    pub(crate) fn introduce(&mut self, node: &Node) {
+        self.say(&format!("meet {}", node.card()));
+        self.card = self.hear().parse().expect("a card");
+    }
+
     /// Has the two connected.
     pub(crate) fn meet(&mut self, node: &Node) {
-        writeln!(self.input, "meet {}", node.card()).expect("it listens");
-        self.card = self.hear().parse().expect("a card");
+        self.introduce(node);
         node.connect(&self.card);
         assert_eq!(self.hear(), "ready");
     }
 
     /// Has it act.
     pub(crate) fn go(&mut self) {
-        writeln!(self.input, "go").expect("it listens");
+        self.say("go");
+    }
+
+    fn say(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("it is spoken to");
+        writeln!(input, "{line}").expect("it listens");
     }
 
     /// Waits until it has acted.
@@ -261,6 +307,15 @@ impl Peer {
             assert!(Instant::now() < deadline, "it does not sleep");
             thread::sleep(Duration::from_micros(100));
         }
+    }
+
+    /// This process's ends of the pipes to it, as `/proc/self/fd` names them.
+    pub(crate) fn descriptors(&self) -> [String; 2] {
+        let input = self.input.as_ref().expect("it is told nothing more");
+        [input.as_raw_fd(), self.output.get_ref().as_raw_fd()].map(|descriptor| {
+            let target = fs::read_link(format!("/proc/self/fd/{descriptor}"));
+            format!("{descriptor} {}", target.expect("it is open").display())
+        })
     }
 
     /// Stops it, wherever it is; then it goes on.
@@ -290,6 +345,19 @@ impl Peer {
     /// Waits until it has ended by itself.
     pub(crate) fn leave(&mut self) {
         assert!(self.process.wait().expect("it ends").success());
+    }
+
+    /// Tells it no more, and waits until it has ended by itself.
+    pub(crate) fn end_of_input(&mut self) -> ExitStatus {
+        self.input = None;
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(status) = self.process.try_wait().expect("a child") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            thread::sleep(Duration::from_micros(100));
+        }
     }
 
     /// Kills it, wherever it is.

@@ -9,13 +9,17 @@ use std::sync::Arc;
 
 use super::delay::Packet;
 use super::network::Network;
-use super::tunnel;
+use super::{shared, tunnel};
 use crate::proto::{Counter, Path, Run};
 use crate::same_host::{Failure, Kept, Link};
+use crate::wire::Opcode;
 use batch::{BYTES, ICRC, Lent, PACKETS, Sealed, place_behind};
 
 pub(super) use batch::{Batch, Shipment};
 pub(super) use ship::goes_in_pages;
+
+/// First byte of a packet that may be sent through shared memory alone.
+const PRIVATE: u8 = Opcode::SKIP.to_byte();
 
 /// Packets that are about to be sent. Each gets its ICRC when it is put in; they go, in this order, when the box is
 /// full, flushed, or dropped.
@@ -80,21 +84,24 @@ impl<'a> Outbox<'a> {
         // Room for a tunnel's headers, whether there is one is not known before the packet is written.
         self.batch.bytes.resize(transport, 0);
         let path = write(&mut self.batch.bytes);
-        if path.is_some() && self.share(transport).is_some() {
+        let Some(path) = &path else {
             self.batch.bytes.truncate(begin);
-        } else if let Some(path) = &path
-            && self.seal(begin, path).is_none()
-        {
+            return false;
+        };
+        let is_private = self.batch.bytes.get(transport) == Some(&PRIVATE);
+        if self.share(transport).is_some() {
+            self.batch.bytes.truncate(begin);
+        } else if is_private {
+            self.confide(transport, path);
+            self.batch.bytes.truncate(begin);
+        } else if self.seal(begin, path).is_none() {
             self.network.counters.count(Counter::SendDiscarded, 1);
-            self.batch.bytes.truncate(begin);
-        }
-        if path.is_none() {
             self.batch.bytes.truncate(begin);
         }
         if self.batch.is_full() {
             self.flush();
         }
-        path.is_some()
+        true
     }
 
     /// Puts in packets of a run, from BTH to pad at the fronts of parts that `write` is given to write to. False: this is no place for
@@ -211,6 +218,34 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
+    /// Sends the bytes from `begin` on through shared memory, while all other packets go through sockets: the peer takes them from
+    /// nowhere else. Where that cannot be they are lost, as any packet may be.
+    #[cold]
+    fn confide(&self, begin: usize, path: &Path) {
+        let counters = &self.network.counters;
+        let Some(written) = self.batch.bytes.get(begin..) else {
+            return;
+        };
+        let sent = number_in(written)
+            .filter(|_| self.network.faults.link_is_up())
+            .and_then(|queue_pair| self.network.private_link(path, queue_pair))
+            .and_then(|link| {
+                let tag = shared::tag(path, &link)?;
+                match link.send(tag, written) {
+                    Ok(()) => link.flush(),
+                    Err(Failure::Full) => link.keep(tag, Kept::Packet(written.into())),
+                    Err(Failure::Dead) => return None,
+                }
+                Some(())
+            });
+        if sent.is_some() {
+            counters.count(Counter::SentPackets, 1);
+            counters.count(Counter::SentBytes, written.len() as u64);
+        } else {
+            counters.count(Counter::SendDiscarded, 1);
+        }
+    }
+
     /// Makes the bytes from `begin` on a packet of this way; none if there is no such way.
     fn seal(&mut self, begin: usize, path: &Path) -> Option<()> {
         let network = self.network;
@@ -218,8 +253,7 @@ impl<'a> Outbox<'a> {
         let bytes = &mut batch.bytes;
         let transport = begin + tunnel::OVERHEAD;
         let written = bytes.get(transport..)?;
-        let destination = written.get(4..8)?;
-        let queue_pair = u32::from_be_bytes(destination.try_into().ok()?) & 0xff_ffff;
+        let queue_pair = number_in(written)?;
         let known = (batch.known).of(network, path, queue_pair, written.len())?;
         let (way, headers) = (&known.way, &known.headers);
         if !network.faults.link_is_up() {
@@ -317,6 +351,12 @@ impl<'a> Outbox<'a> {
             self.flush();
         }
     }
+}
+
+/// The number of the queue pair that a packet is for.
+fn number_in(packet: &[u8]) -> Option<u32> {
+    let destination = packet.get(4..8)?;
+    Some(u32::from_be_bytes(destination.try_into().ok()?) & 0xff_ffff)
 }
 
 impl Drop for Outbox<'_> {

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::batch::{Batch, Sealed, Shipment};
 use crate::config::Segmentation;
+use crate::descriptor;
 use crate::net::bursts;
 use crate::net::network::Network;
 use crate::net::route::Company;
@@ -95,6 +96,10 @@ impl Network {
 
     /// Sends bursts by a socket. What the system has no room for after some tries is lost, as on any network.
     fn ship(&self, socket: &Socket, bursts: &[Burst<'_>]) {
+        if descriptor::has_lost() {
+            // The socket's number may be that of a file of the program.
+            return;
+        }
         let (mut rest, mut tries) = (bursts, 0);
         while let Some(first) = rest.first() {
             match socket.send(rest) {
@@ -110,6 +115,12 @@ impl Network {
                         return;
                     }
                     thread::yield_now();
+                }
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK)) =>
+                {
+                    descriptor::lost();
+                    return;
                 }
                 Err(error) if first.segment.is_some() => {
                     // The interface cannot take bursts apart (udp(7)); other reasons may be those of this one.

@@ -7,6 +7,7 @@
 //! again (`UDP_GRO`, Linux 5.0). Between processes of one host nothing is ever taken apart.
 
 mod control;
+mod filter;
 mod interface;
 mod name;
 mod ring;
@@ -23,6 +24,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use control::{Control, Controls, UDP_GRO, UDP_SEGMENT};
 use name::Name;
+
+use crate::descriptor::Descriptor;
 
 pub(crate) use interface::Interface;
 pub(crate) use ring::Ring;
@@ -47,7 +50,7 @@ const HOP_LIMIT: u32 = 64;
 /// discovery is on and the socket is not connected.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    socket: UdpSocket,
+    socket: Descriptor,
     local: SocketAddr,
     /// The system takes bursts apart.
     segments: AtomicBool,
@@ -114,7 +117,7 @@ impl<'a> Message<'a> {
 impl Socket {
     /// Binds to an address and port. Of the receive buffer's size it gets as much as the system gives.
     pub(crate) fn bind(address: SocketAddr, receive_buffer: usize) -> io::Result<Self> {
-        let socket = UdpSocket::bind(address)?;
+        let socket = Descriptor::open(|| UdpSocket::bind(address).map(Into::into))?;
         Self::prepare(socket, receive_buffer)
     }
 
@@ -131,7 +134,8 @@ impl Socket {
             AddressFamily::INET6
         };
         let flags = SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+        let open = || rustix::net::socket_with(family, SocketType::DGRAM, flags, None);
+        let socket = Descriptor::open(open)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         match (group, interface) {
             (SocketAddr::V4(group), IpAddr::V4(interface)) => {
@@ -144,11 +148,11 @@ impl Socket {
             }
             _ => return Err(io::ErrorKind::InvalidInput.into()),
         }
-        Self::prepare(UdpSocket::from(socket), receive_buffer)
+        Self::prepare(socket, receive_buffer)
     }
 
-    fn prepare(socket: UdpSocket, receive_buffer: usize) -> io::Result<Self> {
-        let local = socket.local_addr()?;
+    fn prepare(socket: Descriptor, receive_buffer: usize) -> io::Result<Self> {
+        let local = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
         // Only privileged processes may have more than net.core.rmem_max.
         if sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer).is_err() {
             sockopt::set_socket_recv_buffer_size(&socket, receive_buffer)?;
@@ -193,6 +197,12 @@ impl Socket {
     /// Lets datagrams come as one that were sent as one or came right after each other, if the system can.
     pub(crate) fn coalesce(&self) -> bool {
         set_option(&self.socket, libc::SOL_UDP, UDP_GRO, 1).is_ok()
+    }
+
+    /// Has the system drop what programs of this host send that are no devices, where it can: who receives looks at the rest, and
+    /// at what comes over IPv6. `base` is the port of the first slot.
+    pub(crate) fn refuse_strangers(&self, base: u16) -> bool {
+        self.local.is_ipv4() && filter::attach(&self.socket, base).is_ok()
     }
 
     /// Whether bursts of more than one datagram, and segment sizes at all, may be sent.
@@ -340,7 +350,7 @@ impl AsFd for Socket {
 /// From linux/udp.h.
 const UDP_NO_CHECK6_RX: c_int = 102;
 
-fn set_option(socket: &UdpSocket, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
+fn set_option(socket: &Descriptor, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     // SAFETY: the option's value is an int, which the kernel reads.
     let result = unsafe {
         libc::setsockopt(

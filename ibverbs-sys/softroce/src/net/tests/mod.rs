@@ -257,8 +257,12 @@ fn a_damaged_packet_is_dropped_and_counted() {
 
 #[test]
 fn what_is_no_packet_is_dropped_and_counted() {
-    let b = open(&Config::default());
-    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let config = Config {
+        port: port(),
+        ..Config::default()
+    };
+    let b = open(&config);
+    let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, config.port)).unwrap();
     let to = b.own[0].socket.local();
     let mut tunnel = vec![0; 200];
     tunnel[0] = 0x60;
@@ -319,6 +323,42 @@ fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
     send_by(&a.own[0].socket, &tunnelled(&c, &b));
     assert_eq!(receive_datagrams(&b, 1), []);
     assert_eq!(b.counters.value(Counter::Malformed), 1);
+}
+
+/// The system drops it, before it takes room in the socket.
+#[test]
+fn what_is_no_devices_takes_no_room() {
+    let of_port = |port| {
+        open(&Config {
+            port,
+            ..Config::default()
+        })
+    };
+    let (here, elsewhere) = (port(), port());
+    let (a, b) = (of_port(here), of_port(here));
+    let to = b.own[0].socket.local();
+    let (peer, other) = (a.own[0].socket.local().ip(), Ipv4Addr::new(127, 0, 78, 1));
+    let mut forged = Vec::new();
+    datagram(number(&b), 0, &[1; 64], &mut forged);
+    let above = address::port_of_slot(here, address::SLOTS).unwrap();
+    for (ip, port) in [
+        (peer, 0),
+        (other.into(), 0),
+        (other.into(), here - 1),
+        (other.into(), here - 1000),
+        (other.into(), above),
+    ] {
+        let stranger = UdpSocket::bind((ip, port)).unwrap();
+        for bytes in [&forged[..], &tunnelled(&a, &b), &[0x60; 100], &[]] {
+            stranger.send_to(bytes, to).unwrap();
+        }
+    }
+    // A device with another first port is reached, by the GID that carries the port.
+    let c = of_port(elsewhere);
+    send(&c, &path(1, b.addresses()[1]), number(&b), 8..9);
+    send(&a, &path(0, b.addresses()[0]), number(&b), 9..10);
+    let got = receive_datagrams(&b, 2);
+    assert!(got.iter().map(|got| got.sequence).eq(8..10));
 }
 
 #[test]

@@ -33,6 +33,7 @@ impl Requester {
         peer: &mut impl Peer<H>,
     ) -> Result<Step, Failed> {
         let Some((first, packets)) = self.select(endpoint, host)? else {
+            self.pause.begin(now);
             return Ok(Step::Idle);
         };
         let packet = self.cursor.packet;
@@ -74,6 +75,11 @@ impl Requester {
             Answer::NotReady { timer } => {
                 host.count(Counter::ReceivedRnr, 1);
                 self.wait_for_receiver(timer, now(), endpoint, host)?;
+                Ok(Step::Idle)
+            }
+            Answer::Later { again } => {
+                self.pause.wish(again);
+                self.pause.begin(now);
                 Ok(Step::Idle)
             }
             Answer::Failed(status) => Err(Failed(status)),

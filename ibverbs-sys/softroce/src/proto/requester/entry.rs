@@ -1,7 +1,9 @@
+use std::time::Duration;
+
 use crate::proto::endpoint::{Endpoint, MAX_MESSAGE};
 use crate::proto::{
-    Completion, CompletionStatus, Memory, Payload, SendOperation, SendRequest, Sequence, Service,
-    Work,
+    Completion, CompletionStatus, LocalFault, Memory, Payload, SendOperation, SendRequest,
+    Sequence, Service, Withdrawal, Work,
 };
 
 /// A request in the send queue.
@@ -58,12 +60,26 @@ impl Entry {
         }
     }
 
-    /// Does what this side does alone, or gives the request its sequence numbers from `next` on.
+    /// Does what this side does alone, or gives the request its sequence numbers from `next` on. Otherwise it is still
+    /// [waiting](Progress::Waiting), and this is to be called again after so long.
     #[inline]
-    pub(super) fn start(&mut self, next: Sequence, endpoint: &Endpoint, memory: &impl Memory) {
+    pub(super) fn start(
+        &mut self,
+        next: Sequence,
+        endpoint: &Endpoint,
+        memory: &impl Memory,
+    ) -> Result<(), Duration> {
         let local = match &self.request.operation {
-            SendOperation::Bind(binding) => memory.bind(binding),
-            SendOperation::LocalInvalidate { key } => memory.invalidate(*key),
+            SendOperation::Bind(binding) => match memory.withdraw_window(binding) {
+                Withdrawal::Complete => memory.bind(binding),
+                Withdrawal::Pending { again } => return Err(again),
+                Withdrawal::Refused => Err(LocalFault::Bind),
+            },
+            SendOperation::LocalInvalidate { key } => match memory.withdraw(*key) {
+                Withdrawal::Complete => memory.invalidate(*key),
+                Withdrawal::Pending { again } => return Err(again),
+                Withdrawal::Refused => Err(LocalFault::Bind),
+            },
             // IBTA C10-93.1.1: of a datagram that is longer than a packet nothing is sent, and that is no error.
             SendOperation::Datagram { .. } if self.request.length > endpoint.mtu() => Ok(()),
             _ => {
@@ -74,7 +90,7 @@ impl Entry {
                     },
                     Err(status) => Progress::Failed(status),
                 };
-                return;
+                return Ok(());
             }
         };
         self.progress = match local {
@@ -82,6 +98,16 @@ impl Entry {
             // Also of an invalidation: IBTA 11.6.2 has one memory management operation error.
             Err(_) => Progress::Failed(CompletionStatus::MemoryWindowBind),
         };
+        Ok(())
+    }
+
+    /// Gives a key that was withdrawn for this request back to its users.
+    pub(super) fn give_up(&self, memory: &impl Memory) {
+        match &self.request.operation {
+            SendOperation::Bind(binding) => memory.keep(binding.window),
+            SendOperation::LocalInvalidate { key } => memory.keep(*key),
+            _ => {}
+        }
     }
 
     /// How many sequence numbers the request takes, if the service has it and its length is right.

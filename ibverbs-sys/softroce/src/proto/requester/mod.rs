@@ -35,6 +35,7 @@ pub(super) use skips::skipped;
 use window::Window;
 
 use super::endpoint::Endpoint;
+use super::timer::Pause;
 use super::{
     Attributes, CompletionStatus, Counter, Host, Path, SendOperation, SendRequest, Sequence, State,
     Time,
@@ -84,6 +85,7 @@ pub(super) struct Requester {
     probe: Probe,
     /// The peer has no receive: when to try again.
     again_at: Option<Time>,
+    pause: Pause,
     skips: Skips,
     /// Of an unreliable service.
     flow: Flow,
@@ -123,6 +125,7 @@ impl Requester {
             excused: false,
             probe: Probe::default(),
             again_at: None,
+            pause: Pause::default(),
             skips: Skips::default(),
             flow: Flow::new(sequence),
         }
@@ -191,6 +194,7 @@ impl Requester {
             return Ok(Some(path));
         }
         let Some((first, packets)) = self.select(endpoint, host)? else {
+            self.pause.begin(|| now);
             return Ok(None);
         };
         let next = first + self.cursor.packet;
@@ -220,7 +224,10 @@ impl Requester {
                     if fenced || endpoint.state == State::SendQueueDrained {
                         return Ok(None);
                     }
-                    entry.start(self.next, endpoint, host);
+                    if let Err(again) = entry.start(self.next, endpoint, host) {
+                        self.pause.wish(again);
+                        return Ok(None);
+                    }
                     if let Progress::Started { packets, .. } = entry.progress {
                         self.fetches += usize::from(entry.awaits_data());
                         self.next = self.next + packets;
@@ -469,8 +476,18 @@ impl Requester {
         }
     }
 
+    /// Gives keys that were withdrawn for unfinished requests back to their users.
+    pub(super) fn give_up(&self, host: &impl Host) {
+        let mut waiting = self.queue.iter();
+        let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));
+        if let Some(entry) = next {
+            entry.give_up(host);
+        }
+    }
+
     /// Ends all requests because of an error elsewhere.
     pub(super) fn flush(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
+        self.give_up(host);
         for entry in self.queue.drain(..) {
             host.complete_send(entry.completion(CompletionStatus::Flushed));
         }

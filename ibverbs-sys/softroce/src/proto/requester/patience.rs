@@ -14,7 +14,13 @@ impl Requester {
         } else {
             self.flow.next_timeout()
         };
-        let times = [self.answer_by, self.again_at, self.probe.at(), paused];
+        let times = [
+            self.answer_by,
+            self.again_at,
+            self.probe.at(),
+            self.pause.end(),
+            paused,
+        ];
         times.into_iter().fold(None, sooner)
     }
 
@@ -27,6 +33,7 @@ impl Requester {
         if self.again_at.is_some_and(|at| at <= now) {
             self.again_at = None;
         }
+        self.pause.handle_timeout(now);
         if self.answer_by.is_some_and(|at| at <= now) && !self.excuse(now, endpoint) {
             host.count(Counter::AcknowledgementTimeout, 1);
             // What went since is not known to have come.

@@ -1,6 +1,6 @@
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{Path, Sequence};
-use crate::wire::{Header, Opcode, Operation, Reth, Transport};
+use crate::wire::{Header, Opcode, Operation, Reth};
 
 /// Numbers that were used without packets, and that the peer did not count: it is told before the next packet, which
 /// it would take for one behind a gap.
@@ -64,7 +64,7 @@ impl Skips {
         let path = endpoint.attributes.path?;
         gap.told = true;
         let mut header = endpoint.header(Operation::WriteOnly, gap.end);
-        header.bth.opcode = Opcode::new(Transport::Manufacturer, Operation::WriteOnly);
+        header.bth.opcode = Opcode::SKIP;
         header.reth = Some(Reth {
             address: gap.length,
             key: 0,

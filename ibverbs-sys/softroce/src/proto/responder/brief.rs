@@ -6,7 +6,10 @@ use crate::proto::{Counter, Host, Sequence, Short};
 impl Responder {
     /// Whether all that is to be said, if anything, is how far it is.
     pub(in crate::proto) fn is_brief(&self) -> bool {
-        self.end.is_none() && self.refusal.is_none() && self.resources.is_idle()
+        self.end.is_none()
+            && self.refusal.is_none()
+            && self.held.is_none()
+            && self.resources.is_idle()
     }
 
     /// Whether nothing is to be said.

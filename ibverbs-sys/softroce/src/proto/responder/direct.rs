@@ -1,4 +1,4 @@
-use super::message::{Progress, Refusal, Trailer, local};
+use super::message::{Progress, Refusal, Trailer, local, withdraw};
 use super::{MAX_ANNOUNCED, Responder};
 use crate::proto::direct::readable;
 use crate::proto::endpoint::Endpoint;
@@ -49,6 +49,9 @@ impl Responder {
             return Answer::NotReady {
                 timer: endpoint.attributes.min_rnr_timer,
             };
+        }
+        if let Refusal::Later { again, .. } = refusal {
+            return Answer::Later { again };
         }
         self.refuse(refusal, endpoint, host);
         Answer::Failed(CompletionStatus::RemoteInvalidRequest)
@@ -170,6 +173,9 @@ impl Responder {
         let Some(receive) = &self.message.receive else {
             return Err(Refusal::NotReady.into());
         };
+        if let Some(key) = invalidate.filter(|_| part.ends) {
+            withdraw(key, host)?;
+        }
         let total = received + part.length;
         self.message.progress = Progress::Send { received: total };
         if u64::from(total) > receive.request.length || total > MAX_ANNOUNCED {

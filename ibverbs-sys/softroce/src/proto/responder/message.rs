@@ -1,7 +1,9 @@
+use std::time::Duration;
+
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{
     AccessFlags, Completion, CompletionStatus, Host, LocalFault, ReceiveRequest, Remote,
-    RemoteFault, Work,
+    RemoteFault, Withdrawal, Work,
 };
 use crate::wire::{Packet, Run};
 
@@ -13,6 +15,8 @@ pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
 pub(super) enum Refusal {
     /// There is no receive for it. Nothing has changed.
     NotReady,
+    /// The key that it invalidates is still used. Nothing has changed but that it has a receive.
+    Later { key: u32, again: Duration },
     /// It is not what may come now, or not as long, or not allowed at all.
     Invalid,
     /// It may not use the memory.
@@ -240,6 +244,9 @@ impl Message {
     ) -> Result<(), Refusal> {
         let header = &packet.header;
         self.take_receive(packet.header.xrc_srq, host)?;
+        if let Some(key) = header.invalidate {
+            withdraw(key, host)?;
+        }
         let total = self.scatter(received, packet.payload, host)?;
         if let Some(key) = header.invalidate {
             host.invalidate_remote(key)?;
@@ -381,6 +388,15 @@ fn announced(
         key: reth.key,
     };
     Ok((remote, reth.length))
+}
+
+/// Goes on if nobody uses a key any more that a message invalidates.
+pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
+    match host.withdraw(key) {
+        Withdrawal::Complete => Ok(()),
+        Withdrawal::Pending { again } => Err(Refusal::Later { key, again }),
+        Withdrawal::Refused => Err(Refusal::Access),
+    }
 }
 
 /// What becomes of a receive whose memory cannot be used.

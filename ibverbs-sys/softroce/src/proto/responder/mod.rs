@@ -19,9 +19,11 @@ use message::{MAX_ANNOUNCED, Message, Refusal};
 use resources::{Fetch, Resource, Resources};
 
 use super::endpoint::Endpoint;
-use super::timer::Pacer;
+use super::requester::sooner;
+use super::timer::{Pacer, Pause};
 use super::{
     AccessFlags, CompletionStatus, Counter, Event, Host, Remote, RemoteFault, Sequence, Time,
+    Withdrawal,
 };
 use crate::wire::{Aeth, Header, Nak, Operation, Packet, Run, Syndrome};
 
@@ -46,6 +48,10 @@ pub(super) struct Responder {
     refusal: Option<Syndrome>,
     /// The peer was told so: once until the packet comes (IBTA 9.7.4.1.2, 9.7.5.2.8).
     refused: bool,
+    /// The key that the expected packet invalidates, and that is still used. The packet is not kept: the peer is asked for it when
+    /// it can be taken. What follows it is dropped until then.
+    held: Option<u32>,
+    pause: Pause,
     end: Option<End>,
     /// What the peer is told after the end.
     farewell: Option<(Nak, Sequence)>,
@@ -291,6 +297,12 @@ impl Responder {
                 });
                 return;
             }
+            Refusal::Later { key, again } => {
+                self.refused = true;
+                self.held = Some(key);
+                self.pause.wish(again);
+                return;
+            }
             Refusal::Invalid => {
                 host.count(Counter::RemoteInvalidRequests, 1);
                 let status = CompletionStatus::RemoteInvalidRequest;
@@ -337,6 +349,7 @@ impl Responder {
 
     /// Ends: all that is left to say is why.
     pub(super) fn finish(&mut self, end: End, host: &mut impl Host) {
+        self.give_up(host);
         self.message.abort(end.status, host);
         if let Some(event) = end.event {
             host.raise(event);
@@ -350,6 +363,7 @@ impl Responder {
 
     /// Ends the receive that a message has taken.
     pub(super) fn flush(&mut self, host: &mut impl Host) {
+        self.give_up(host);
         self.message.abort(CompletionStatus::Flushed, host);
         *self = Self {
             farewell: self.farewell,
@@ -370,6 +384,7 @@ impl Responder {
         if !self.resources.is_idle() {
             return self.transmit_response(now, endpoint, host, out);
         }
+        self.look_at_held(now, endpoint, host);
         let (syndrome, sequence) = if self.end.is_some() {
             return false;
         } else if let Some(syndrome) = self.refusal.take() {
@@ -383,6 +398,34 @@ impl Responder {
         self.acknowledge = false;
         self.write_acknowledgement(syndrome, sequence, endpoint, out);
         true
+    }
+
+    /// Asks for the packet that was held up, if it can be taken now.
+    fn look_at_held(&mut self, now: Time, endpoint: &Endpoint, host: &mut impl Host) {
+        let Some(key) = self.held else {
+            return;
+        };
+        match host.withdraw(key) {
+            Withdrawal::Complete => {
+                self.held = None;
+                self.refusal = Some(Syndrome::Nak(Nak::SequenceError));
+            }
+            Withdrawal::Pending { again } => {
+                self.pause.wish(again);
+                self.pause.begin(|| now);
+            }
+            Withdrawal::Refused => {
+                self.held = None;
+                self.refuse(Refusal::Access, endpoint, host);
+            }
+        }
+    }
+
+    /// Gives a key back to its users that was withdrawn for a packet which is not taken any more.
+    pub(super) fn give_up(&self, host: &impl Host) {
+        if let Some(key) = self.held {
+            host.keep(key);
+        }
     }
 
     /// Up to where the peer is told that its requests were executed. What it fetched with the newest of them was answered, and
@@ -487,9 +530,14 @@ impl Responder {
         self.acknowledge &= sequence.next() != self.expected;
     }
 
-    /// When the next packet of a long response is due.
+    /// When the next packet of a long response is due, or what is held up is to be looked at.
     pub(super) fn next_timeout(&self) -> Option<Time> {
-        self.pacer.again().filter(|_| !self.resources.is_idle())
+        let response = self.pacer.again().filter(|_| !self.resources.is_idle());
+        sooner(response, self.pause.end())
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        self.pause.handle_timeout(now);
     }
 }
 

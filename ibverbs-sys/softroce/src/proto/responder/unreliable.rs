@@ -40,7 +40,7 @@ impl Responder {
         match self.message.accept(endpoint, packet, host) {
             Ok(_) => Ok(()),
             Err(Refusal::Receive(status)) => Err(status),
-            Err(Refusal::NotReady | Refusal::Invalid | Refusal::Access) => {
+            Err(Refusal::NotReady | Refusal::Later { .. } | Refusal::Invalid | Refusal::Access) => {
                 host.count(Counter::ReceiveDropped, 1);
                 self.skip();
                 Ok(())

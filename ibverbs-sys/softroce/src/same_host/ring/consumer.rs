@@ -47,12 +47,17 @@ where
         self.head().is_none()
     }
 
-    /// Takes the next message. `take` does not keep its chunks. None: there is no message at present.
+    /// Takes the next message. `take` does not keep its chunks. None: there is no message at present, or the producer has
+    /// published a ring full of slots without one: then it is to be called again.
     pub(in crate::same_host) fn pop<T>(
         &mut self,
         take: impl FnOnce(Message<'_>) -> T,
     ) -> Result<Option<T>, Broken> {
-        while let Some(head) = self.head() {
+        // A producer that publishes nothing else does not keep this thread here.
+        for _ in 0..self.memory.slots.len() {
+            let Some(head) = self.head() else {
+                break;
+            };
             let (tag, chunks) = ((head >> 48) as u16, (head >> 32) as u16);
             if usize::from(chunks) > self.memory.chunks.len() {
                 return Err(Broken);
@@ -83,6 +88,15 @@ where
     /// The number of the slot that the next message comes in, for [`has_come`].
     pub(in crate::same_host) fn next_slot(&self) -> u32 {
         self.position.slot
+    }
+
+    /// Returns the number of the first slot that has not come yet.
+    pub(in crate::same_host) fn end(&self) -> u32 {
+        let slots = &self.memory.slots;
+        let next = self.position.slot;
+        let come = (0..slots.len() as u32)
+            .take_while(|&ahead| head_of(slots, next.wrapping_add(ahead)).is_some());
+        next.wrapping_add(come.count() as u32)
     }
 
     /// The first word of the next message.

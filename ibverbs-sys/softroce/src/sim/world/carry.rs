@@ -37,6 +37,9 @@ impl World<'_> {
             source: route.source,
             destination: route.destination,
             route: headers.global_route(),
+            slot: None,
+            // What is lost and comes again here is what a peer says, whichever way.
+            private: true,
         };
         let place = Place { node, slot };
         if self.lines.is_some() {

@@ -1,0 +1,102 @@
+//! The functions of a context that a child of `fork` has inherited: all refuse.
+
+use std::mem;
+use std::ptr;
+
+use ibverbs_sys::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, verbs_context};
+use libc::{c_int, c_void};
+
+use super::{device, fail};
+
+/// A function that C calls with whatever arguments: they are the caller's to clear away.
+type Any<T> = unsafe extern "C" fn() -> T;
+
+const NUMBER: Any<c_int> = number;
+const NEGATIVE: Any<c_int> = negative;
+const POINTER: Any<*mut c_void> = pointer;
+
+/// Puts functions that refuse in the place of all that act on an object, and says that the context is of another
+/// device. Makes stores alone.
+///
+/// # Safety
+/// `context` must be an open context of this device, in a child of `fork` of which no other thread runs.
+#[expect(
+    clippy::missing_transmute_annotations,
+    reason = "each place has a type of its own, which says what the function becomes"
+)]
+pub(super) unsafe fn refuse(context: *mut verbs_context) {
+    // SAFETY: the caller's promise. Each function is called by its own type, of which these need no argument and
+    // have the answer: a number, or a pointer.
+    unsafe {
+        let table = &mut *context;
+        macro_rules! refuse {
+            ($($place:ident),* by $function:ident: $answer:ty) => {
+                $(table.$place = Some(mem::transmute::<Any<$answer>, _>($function));)*
+            };
+        }
+        refuse!(
+            query_port, advise_mr, free_dm, dealloc_td, modify_cq, query_rt_values, query_device_ex, get_srq_num,
+            close_xrcd by NUMBER: c_int
+        );
+        refuse!(
+            alloc_null_mr, reg_dm_mr, alloc_dm, alloc_parent_domain, alloc_td, create_cq_ex, open_qp, create_qp_ex,
+            create_srq_ex, open_xrcd by POINTER: *mut c_void
+        );
+        let operations = &mut table.context.ops;
+        operations.alloc_mw = Some(mem::transmute::<Any<*mut c_void>, _>(POINTER));
+        operations.bind_mw = Some(mem::transmute::<Any<c_int>, _>(NUMBER));
+        operations.dealloc_mw = Some(mem::transmute::<Any<c_int>, _>(NUMBER));
+        operations.poll_cq = Some(mem::transmute::<Any<c_int>, _>(NEGATIVE));
+        operations.req_notify_cq = Some(mem::transmute::<Any<c_int>, _>(NUMBER));
+        operations.post_send = Some(post_send);
+        operations.post_recv = Some(post_recv);
+        operations.post_srq_recv = Some(post_srq_recv);
+        table.context.device = device::of_parent();
+        // Closed, and perhaps another file's soon.
+        table.context.async_fd = -1;
+    }
+}
+
+unsafe extern "C" fn number() -> c_int {
+    super::set_errno(libc::EIO);
+    libc::EIO
+}
+
+unsafe extern "C" fn negative() -> c_int {
+    super::set_errno(libc::EIO);
+    -libc::EIO
+}
+
+unsafe extern "C" fn pointer() -> *mut c_void {
+    fail(libc::EIO)
+}
+
+unsafe extern "C" fn post_send(
+    _: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller has room for a pointer.
+    unsafe { ptr::write(bad_wr, wr) };
+    libc::EIO
+}
+
+unsafe extern "C" fn post_recv(
+    _: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller has room for a pointer.
+    unsafe { ptr::write(bad_wr, wr) };
+    libc::EIO
+}
+
+unsafe extern "C" fn post_srq_recv(
+    _: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller has room for a pointer.
+    unsafe { ptr::write(bad_wr, wr) };
+    libc::EIO
+}

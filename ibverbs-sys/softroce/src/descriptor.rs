@@ -1,0 +1,315 @@
+//! The file descriptors of the device: each process has its own, and a program may close them.
+//!
+//! # A child of `fork`
+//! All of them are noted, by their numbers, so that a child of `fork` can close what it has inherited: else it would
+//! keep the parent's addresses bound and the links of the parent's peers open. The child's handler may neither
+//! allocate nor wait for a lock that another thread had at the fork. So the numbers stand in bits that can be read at
+//! any time, and only the moment between opening a file and noting its number is guarded: by [`Opening`], which the
+//! thread that forks holds meanwhile.
+//!
+//! # A program that closes all descriptors
+//! Daemons do. Then the device has lost its files, and what the program opens next may get their numbers. The device
+//! must notice that, fail, and write nothing to a file of the program's:
+//! - Every file of the device has a mark that any descriptor of it shows ([`is_intact`]): the signal number of
+//!   `F_SETSIG`, which is not used for anything else here. Before anything that is not part of the data path (a
+//!   handshake, a change of the arena's file, a capture, closing) the mark is looked at. On the data path that would
+//!   be a system call more for each packet.
+//! - The device's numbers are high ([`FIRST`]): the kernel gives a new file the lowest number that is free, so a
+//!   program does not get one of these by opening files. So whatever the data path does next with a number that was
+//!   closed fails with `EBADF`, and the device fails ([`lost`]).
+//! - The engine sleeps at a pipe, too, of which the device has both ends: it wakes at once when they are closed, also
+//!   where nobody uses the device. From then on a mark is looked at before every write.
+//! - The numbers of completion channels and contexts, which programs know, are never used by the device: it has
+//!   another, high one for each of those files. A program that closes one of them by mistake does no harm.
+//!
+//! What remains is a program that closes the device's files and, before the engine's thread runs, itself puts another
+//! file at one of the high numbers (`dup2`). To exclude that, each send would have to look at the mark. These were
+//! considered, too: a table of descriptors of the engine's own (`unshare(CLONE_FILES)`) does not help, as threads of
+//! the program send as well; to replace `close` and its like in the program would not see the system calls of the C
+//! library; and a control message that only the device's sockets accept (`SCM_TXTIME`) costs every send some tens of
+//! nanoseconds, and does nothing for eventfds.
+
+use std::io;
+use std::marker::PhantomData;
+use std::mem::{self, ManuallyDrop};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::process::{Resource, getrlimit};
+
+use crate::nic::Nic;
+
+/// A file descriptor of the device, closed when it is dropped.
+#[derive(Debug)]
+pub struct Descriptor {
+    file: ManuallyDrop<OwnedFd>,
+    /// The process that opened it.
+    generation: u32,
+}
+
+/// A thread is opening files or mapping memory: no thread forks meanwhile. Nothing may be allocated, and no
+/// [`Descriptor`] dropped, by the thread that has this.
+pub(crate) struct Opening(PhantomData<*const ()>);
+
+/// Numbers that are noted are below this: the kernel's own limit, unless an administrator has raised it.
+const NUMBERS: usize = 1 << 20;
+
+/// The lowest number of a descriptor that programs do not know, where the process may have so many; else it is three
+/// quarters of what it may have. Not higher: the kernel's table of a process, which each `fork` copies, is as long as
+/// the highest number.
+const FIRST: u64 = 3072;
+
+/// The signal number that marks the device's files. No signal is sent: for that they would need `O_ASYNC`.
+const MARK: libc::c_int = 63;
+
+/// From linux/fcntl.h.
+const F_SETSIG: libc::c_int = 10;
+const F_GETSIG: libc::c_int = 11;
+
+type Numbers = [AtomicU64; NUMBERS / 64];
+
+/// A bit for each number that a descriptor of the device has.
+static OPEN: Numbers = [const { AtomicU64::new(0) }; NUMBERS / 64];
+
+/// A bit for each number that a program was given and that the device does not use.
+static PUBLIC: Numbers = [const { AtomicU64::new(0) }; NUMBERS / 64];
+
+/// Set when a file of the device was found to be closed by the program.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Set while a thread holds an [`Opening`].
+static OPENING: AtomicBool = AtomicBool::new(false);
+
+/// Number of forks with the device open between the first process and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+impl Opening {
+    /// Waits for others that are opening something: for a few system calls.
+    pub(crate) fn begin() -> Self {
+        while OPENING.swap(true, Ordering::Acquire) {
+            thread::yield_now();
+        }
+        Self(PhantomData)
+    }
+
+    /// Notes and marks a file that was opened since this began, and gives it a high number.
+    pub(crate) fn own(&self, file: OwnedFd) -> Descriptor {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let first = (limit / 4).saturating_mul(3).min(FIRST) as RawFd;
+        // Where there is no room for it, the number that it has must do.
+        let file = fcntl_dupfd_cloexec(&file, first).unwrap_or(file);
+        self.note(file)
+    }
+
+    fn note(&self, file: OwnedFd) -> Descriptor {
+        // SAFETY: the call sets a number of an open file.
+        unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, MARK) };
+        if let Some((word, bit)) = place(&OPEN, file.as_raw_fd()) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        Descriptor {
+            file: ManuallyDrop::new(file),
+            generation: generation(),
+        }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        OPENING.store(false, Ordering::Release);
+    }
+}
+
+impl Descriptor {
+    /// Owns the file that `open` opens. `open` makes system calls alone.
+    pub(crate) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
+        let opening = Opening::begin();
+        open().map(|file| opening.own(file))
+    }
+
+    /// Opens another number for the same file, for the program: the device does not use it.
+    pub(crate) fn for_program(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let opening = Opening::begin();
+        let descriptor = opening.note(fcntl_dupfd_cloexec(file, 0)?);
+        if let Some((word, bit)) = place(&PUBLIC, descriptor.as_raw_fd()) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        Ok(descriptor)
+    }
+
+    /// Returns whether the number is still that of a file of the device; else the device fails.
+    pub(crate) fn check(&self) -> bool {
+        let is_intact = is_intact(self.as_fd());
+        if !is_intact {
+            lost();
+        }
+        is_intact
+    }
+
+    /// Writes all of `bytes`.
+    pub(crate) fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        if !self.check() {
+            return Err(Errno::BADF.into());
+        }
+        while !bytes.is_empty() {
+            match rustix::io::write(self, bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens another number for the same file.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Self::open(|| self.file.try_clone())
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // In a child that has inherited it, the number is closed or another file's.
+        if self.generation != generation() {
+            return;
+        }
+        let _opening = Opening::begin();
+        for noted in [&OPEN, &PUBLIC] {
+            if let Some((word, bit)) = place(noted, self.file.as_raw_fd()) {
+                word.fetch_and(!bit, Ordering::Relaxed);
+            }
+        }
+        if !is_intact(self.as_fd()) {
+            // Closed by the program, whose number it is now.
+            return;
+        }
+        // SAFETY: it is not used after this.
+        unsafe { ManuallyDrop::drop(&mut self.file) };
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+/// Waits until no thread is opening a file, and keeps others from it: before a `fork`.
+pub(crate) fn before_fork() {
+    mem::forget(Opening::begin());
+}
+
+/// Ends what [`before_fork`] began, in the parent.
+pub(crate) fn after_fork() {
+    OPENING.store(false, Ordering::Release);
+}
+
+/// Closes everything that was inherited, and ends what [`before_fork`] began, in the child. Makes system calls alone.
+pub(crate) fn after_fork_in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    for (at, word) in OPEN.iter().enumerate() {
+        let mut bits = word.load(Ordering::Relaxed);
+        while bits != 0 {
+            let number = 64 * at as RawFd + bits.trailing_zeros() as RawFd;
+            bits &= bits - 1;
+            // SAFETY: a number that a descriptor of the parent's device had at the fork, and so in this child, unless
+            // the parent closed it; objects that still name it are of another generation, and never use it.
+            unsafe {
+                if is_marked(number) {
+                    libc::close(number);
+                }
+            }
+        }
+        // Most are zero: what is not written is not copied.
+        for word in [word, &PUBLIC[at]] {
+            if word.load(Ordering::Relaxed) != 0 {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+    LOST.store(false, Ordering::Relaxed);
+    OPENING.store(false, Ordering::Release);
+}
+
+fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Where a number is noted.
+fn place(noted: &'static Numbers, number: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let number = usize::try_from(number).ok()?;
+    Some((noted.get(number / 64)?, 1 << (number % 64)))
+}
+
+/// Counts an eventfd of the device up by one.
+pub(crate) fn count_up(eventfd: BorrowedFd<'_>) {
+    if has_lost() && !is_intact(eventfd) {
+        return;
+    }
+    // Where the counter is full it is readable anyway.
+    if let Err(Errno::BADF | Errno::INVAL) = rustix::io::write(eventfd, &1_u64.to_ne_bytes()) {
+        lost();
+    }
+}
+
+/// Returns whether a number is that of a file of the device.
+pub(crate) fn is_intact(descriptor: BorrowedFd<'_>) -> bool {
+    is_marked(descriptor.as_raw_fd())
+}
+
+/// Returns whether all numbers that the device uses are those of its files; else the device fails.
+pub(crate) fn check_all() -> bool {
+    let is_intact = are_intact();
+    if !is_intact {
+        lost();
+    }
+    is_intact
+}
+
+fn are_intact() -> bool {
+    // None of them is just being opened or closed.
+    let _opening = Opening::begin();
+    OPEN.iter()
+        .zip(&PUBLIC)
+        .enumerate()
+        .all(|(at, (open, public))| {
+            let mut bits = open.load(Ordering::Relaxed) & !public.load(Ordering::Relaxed);
+            while bits != 0 {
+                let number = 64 * at as RawFd + bits.trailing_zeros() as RawFd;
+                bits &= bits - 1;
+                if !is_marked(number) {
+                    return false;
+                }
+            }
+            true
+        })
+}
+
+/// A file of the device was found to be closed: the device fails.
+#[cold]
+pub(crate) fn lost() {
+    LOST.store(true, Ordering::SeqCst);
+    Nic::fail_opened(
+        "the program has closed file descriptors of the device, as it does that closes all it has not opened itself",
+    );
+}
+
+/// Returns whether a file of the device was found to be closed.
+#[inline]
+pub(crate) fn has_lost() -> bool {
+    LOST.load(Ordering::Relaxed)
+}
+
+fn is_marked(number: RawFd) -> bool {
+    // SAFETY: any number may be asked about.
+    unsafe { libc::fcntl(number, F_GETSIG) == MARK }
+}

@@ -1,0 +1,29 @@
+//! Panics inside of the device that a test asks for. Only builds for tests have them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A point in the device's code at which a thread can be made to panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum PanicPoint {
+    /// A queue pair receives packets: the receiver and the queue pair are locked.
+    Receive,
+    /// A queue pair is posted to: it is locked.
+    Post,
+}
+
+static ASKED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+
+/// Makes the next thread of the process that comes to `point` panic there, once.
+pub fn panic_at(point: PanicPoint) {
+    ASKED[point as usize].store(true, Ordering::SeqCst);
+}
+
+/// Panics if [`panic_at`] was called for `point`.
+pub(crate) fn pass(point: PanicPoint) {
+    if ASKED[point as usize].load(Ordering::Relaxed)
+        && ASKED[point as usize].swap(false, Ordering::SeqCst)
+    {
+        panic!("asked for at {point:?}");
+    }
+}

@@ -1,0 +1,58 @@
+/// The bytes of an input that are left; zeros when there are none.
+#[derive(Debug)]
+pub(crate) struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns whether all bytes were taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes at most `length` bytes.
+    pub(crate) fn some(&mut self, length: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(length.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        let taken = self.some(N);
+        bytes[..taken.len()].copy_from_slice(taken);
+        bytes
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        self.bytes::<1>()[0]
+    }
+
+    pub(crate) fn half(&mut self) -> u16 {
+        u16::from_le_bytes(self.bytes())
+    }
+
+    pub(crate) fn word(&mut self) -> u32 {
+        u32::from_le_bytes(self.bytes())
+    }
+
+    pub(crate) fn long(&mut self) -> u64 {
+        u64::from_le_bytes(self.bytes())
+    }
+
+    /// Takes a number below `end`, which is at most 256.
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        usize::from(self.byte()) % end
+    }
+
+    pub(crate) fn flag(&mut self) -> bool {
+        self.byte() % 2 == 1
+    }
+
+    /// Takes one of several values.
+    pub(crate) fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len())]
+    }
+}

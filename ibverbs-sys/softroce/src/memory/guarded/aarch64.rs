@@ -1,0 +1,177 @@
+//! The accesses on ARM64.
+
+use std::arch::asm;
+
+use super::Missing;
+pub(crate) use super::handler::install;
+use super::table::entry;
+
+macro_rules! copy {
+    ($(#[$doc:meta])* $name:ident, $load:literal, $store:literal, $release:literal) => {
+        $(#[$doc])*
+        /// `RELEASE`: the store is as one with `Release`.
+        ///
+        /// # Safety
+        /// No reference is held to the bytes at either place, unless it is to atomics. With `RELEASE` the target is
+        /// aligned.
+        #[inline(always)]
+        pub(crate) unsafe fn $name<const RELEASE: bool>(
+            from: usize,
+            to: usize,
+        ) -> Result<(), Missing> {
+            macro_rules! access {
+                ($how:literal) => {
+                    // SAFETY: a load and a store of bytes to which nobody holds a reference; a fault goes on at a label.
+                    unsafe {
+                        asm!(
+                            concat!("2: ", $load),
+                            concat!("3: ", $how),
+                            "4:",
+                            entry!("2b", "3b", "{source}"),
+                            entry!("3b", "4b", "{target}"),
+                            from = in(reg) from,
+                            to = in(reg) to,
+                            value = out(reg) _,
+                            source = label { return Err(Missing::Source) },
+                            target = label { return Err(Missing::Target) },
+                            options(nostack, preserves_flags)
+                        );
+                    }
+                };
+            }
+            if RELEASE {
+                access!($release);
+            } else {
+                access!($store);
+            }
+            Ok(())
+        }
+    };
+}
+
+copy! {
+    /// Copies eight bytes: by one access each, where they are aligned.
+    copy_8, "ldr {value}, [{from}]", "str {value}, [{to}]", "stlr {value}, [{to}]"
+}
+copy! {
+    /// Copies four bytes: by one access each, where they are aligned.
+    copy_4, "ldr {value:w}, [{from}]", "str {value:w}, [{to}]", "stlr {value:w}, [{to}]"
+}
+copy! {
+    /// Copies two bytes: by one access each, where they are aligned.
+    copy_2, "ldrh {value:w}, [{from}]", "strh {value:w}, [{to}]", "stlrh {value:w}, [{to}]"
+}
+copy! {
+    /// Copies a byte.
+    copy_1, "ldrb {value:w}, [{from}]", "strb {value:w}, [{to}]", "stlrb {value:w}, [{to}]"
+}
+
+/// Copies words in ascending order, each by one access where it is aligned. Returns whether all could be accessed.
+///
+/// # Safety
+/// `length` is a multiple of eight, and not 0. No reference is held to the bytes at either place, unless it is to
+/// atomics.
+#[inline(always)]
+pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!(
+            "2: ldr {value}, [{from}], #8",
+            "str {value}, [{to}], #8",
+            "subs {left}, {left}, #8",
+            "b.ne 2b",
+            "3:",
+            entry!("2b", "3b", "{missing}"),
+            left = inout(reg) length => _,
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            value = out(reg) _,
+            missing = label { return false },
+            options(nostack)
+        );
+    }
+    true
+}
+
+/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns what it was.
+///
+/// # Safety
+/// `address` is a multiple of eight. No reference is held to the bytes, unless it is to an atomic.
+pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
+    let mut before = 0_u64;
+    // SAFETY: the caller's promise; the answer is stored in a word of this function's. The barrier orders it before
+    // later loads, too.
+    unsafe {
+        asm!(
+            "2: ldaxr {value}, [{address}]",
+            "cmp {value}, {compare}",
+            "b.ne 3f",
+            "stlxr {failed:w}, {swap}, [{address}]",
+            "cbnz {failed:w}, 2b",
+            "3: dmb ish",
+            "str {value}, [{before}]",
+            entry!("2b", "3b", "{missing}"),
+            address = in(reg) address,
+            compare = in(reg) compare,
+            swap = in(reg) swap,
+            before = in(reg) &raw mut before,
+            value = out(reg) _,
+            failed = out(reg) _,
+            missing = label { return Err(Missing::Target) },
+            options(nostack)
+        );
+    }
+    Ok(before)
+}
+
+/// Adds to the word at `address`, as one operation. Returns what it was.
+///
+/// # Safety
+/// As that of [`compare_swap`].
+pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
+    let mut before = 0_u64;
+    // SAFETY: as in `compare_swap`.
+    unsafe {
+        asm!(
+            "2: ldaxr {value}, [{address}]",
+            "add {sum}, {value}, {add}",
+            "stlxr {failed:w}, {sum}, [{address}]",
+            "cbnz {failed:w}, 2b",
+            "3: dmb ish",
+            "str {value}, [{before}]",
+            entry!("2b", "3b", "{missing}"),
+            address = in(reg) address,
+            add = in(reg) add,
+            before = in(reg) &raw mut before,
+            value = out(reg) _,
+            sum = out(reg) _,
+            failed = out(reg) _,
+            missing = label { return Err(Missing::Target) },
+            options(nostack)
+        );
+    }
+    Ok(before)
+}
+
+/// Returns the instruction that a thread was at when it got a signal.
+///
+/// # Safety
+/// `context` is what the handler of the signal was given.
+pub(super) unsafe fn instruction<'a>(context: *mut libc::ucontext_t) -> Instruction<'a> {
+    // SAFETY: the caller's promise.
+    Instruction(unsafe { &mut (*context).uc_mcontext.pc })
+}
+
+/// The instruction that a thread goes on with after the handler of a signal.
+#[derive(Debug)]
+pub(super) struct Instruction<'a>(&'a mut u64);
+
+impl Instruction<'_> {
+    pub(super) fn address(&self) -> usize {
+        *self.0 as usize
+    }
+
+    pub(super) fn set(&mut self, address: usize) {
+        *self.0 = address as u64;
+    }
+}

@@ -1,0 +1,126 @@
+//! The handler of SIGSEGV and SIGBUS.
+//!
+//! The handler is installed once and stays. After a fault of an instruction of the table, the thread goes on at the
+//! instruction's recovery address. Every other fault, and every signal that a process sends, is passed to the handler that
+//! was installed before, with that handler's flags and mask. The handler is async-signal-safe: it reads the table and calls
+//! the previous handler.
+
+use std::mem;
+use std::ptr;
+use std::sync::{Once, OnceLock};
+
+use libc::{c_int, c_void, siginfo_t};
+
+use super::processor::instruction;
+use super::table;
+
+/// Actions that the program had installed before, for SIGSEGV and for SIGBUS.
+static BEFORE: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
+
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// Installs the handler, at the first call.
+pub(crate) fn install() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
+            // SAFETY: a set of signals and an action are plain bits, valid for the calls. The handler is as its flags
+            // say. This thread has the signal blocked until what was there before is known; others wait for that.
+            unsafe {
+                let mut this: libc::sigset_t = mem::zeroed();
+                let mut mask: libc::sigset_t = mem::zeroed();
+                libc::sigemptyset(&raw mut this);
+                libc::sigaddset(&raw mut this, signal);
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const this, &raw mut mask);
+                let mut action: libc::sigaction = mem::zeroed();
+                libc::sigaction(signal, ptr::null(), &raw mut action);
+                let is_default = action.sa_sigaction == libc::SIG_DFL;
+                action.sa_sigaction = on_fault as Handler as usize;
+                action.sa_flags &= !libc::SA_RESETHAND;
+                action.sa_flags |= libc::SA_SIGINFO;
+                if is_default {
+                    action.sa_flags |= libc::SA_ONSTACK;
+                }
+                let mut replaced: libc::sigaction = mem::zeroed();
+                if libc::sigaction(signal, &raw const action, &raw mut replaced) == 0 {
+                    let _ = before.set(replaced);
+                }
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut());
+            }
+        }
+    });
+}
+
+type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+
+unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives the context of the thread that got the signal.
+    let mut instruction = unsafe { instruction(context.cast()) };
+    // SAFETY: the kernel gives a description of the signal.
+    let is_fault = unsafe { (*info).si_code } > 0;
+    if is_fault && let Some(recovery) = table::recovery(instruction.address()) {
+        instruction.set(recovery);
+        return;
+    }
+    let place = usize::from(signal == SIGNALS[1]);
+    let before = loop {
+        // It is known soon after the handler is installed, and not by this thread.
+        if let Some(before) = BEFORE[place].get() {
+            break before;
+        }
+        std::hint::spin_loop();
+    };
+    // SAFETY: the arguments are the kernel's.
+    unsafe { hand_over(before, is_fault, signal, info, context) };
+}
+
+/// Does what would have been done without the handler.
+///
+/// # Safety
+/// The last three are the arguments of a handler of signals, and `before` was its predecessor.
+unsafe fn hand_over(
+    before: &libc::sigaction,
+    is_fault: bool,
+    signal: c_int,
+    info: *mut siginfo_t,
+    context: *mut c_void,
+) {
+    match before.sa_sigaction {
+        // A fault cannot be ignored: the kernel ends the program.
+        libc::SIG_IGN if !is_fault => {}
+        // SAFETY: the default action has no conditions. It comes with the fault, which is repeated, or with the signal.
+        libc::SIG_DFL | libc::SIG_IGN => unsafe {
+            set_default(signal);
+            if !is_fault {
+                libc::raise(signal);
+            }
+        },
+        handler => {
+            if before.sa_flags & libc::SA_RESETHAND != 0 {
+                // SAFETY: as above.
+                unsafe { set_default(signal) };
+            }
+            // SAFETY: it is a handler of the kind that its flags say.
+            unsafe {
+                if before.sa_flags & libc::SA_SIGINFO != 0 {
+                    mem::transmute::<usize, Handler>(handler)(signal, info, context);
+                } else {
+                    mem::transmute::<usize, unsafe extern "C" fn(c_int)>(handler)(signal);
+                }
+            }
+        }
+    }
+}
+
+/// Has the kernel do by itself what it does at a signal.
+///
+/// # Safety
+/// No code may rely on the present handler any more.
+unsafe fn set_default(signal: c_int) {
+    // SAFETY: an action is plain bits; this one is the default.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = libc::SIG_DFL;
+        libc::sigaction(signal, &raw const action, ptr::null_mut());
+    }
+}

@@ -1,0 +1,126 @@
+//! Copies at the border of what can be accessed.
+
+use std::ptr;
+
+use super::{Missing, install};
+use crate::memory::copy;
+
+const PAGE: usize = 4096;
+
+/// Two pages, of which the second has other rights.
+struct Border {
+    start: *mut libc::c_void,
+}
+
+impl Border {
+    fn new(rights: libc::c_int) -> Self {
+        install();
+        // SAFETY: a new mapping at an address that the kernel chooses, and its second page.
+        unsafe {
+            let both = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let start = libc::mmap(ptr::null_mut(), 2 * PAGE, both, flags, -1, 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(start.byte_add(PAGE), PAGE, rights), 0);
+            Self { start }
+        }
+    }
+
+    /// The address `before` bytes before the border.
+    fn at(&self, before: usize) -> usize {
+        self.start.expose_provenance() + PAGE - before
+    }
+}
+
+impl Drop for Border {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's.
+        unsafe { libc::munmap(self.start, 2 * PAGE) };
+    }
+}
+
+/// Lengths of all kinds of pieces, and how many of the bytes are there.
+fn cases() -> impl Iterator<Item = (usize, usize)> {
+    let lengths = (1..70).chain([511, 512, 513, 520, 1031, 3000]);
+    lengths.flat_map(|length| {
+        let there = [
+            0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 31, 32, 33, 64, 511, 512, 519,
+        ];
+        there.into_iter().map(move |there| (length, there))
+    })
+}
+
+#[test]
+fn a_copy_ends_at_the_border_and_says_which_side_it_was() {
+    let (lost, good) = (Border::new(libc::PROT_NONE), Border::new(libc::PROT_READ));
+    for (length, there) in cases() {
+        let is_missing = there < length;
+        let mut out = vec![1; length];
+        for other in [3500, 3501, 3504, 3506] {
+            // SAFETY: nobody holds a reference to the bytes of the two mappings.
+            let (read, write, from, to) = unsafe {
+                (
+                    copy::read(lost.at(there), &mut out),
+                    copy::write(lost.at(there), &out),
+                    copy::copy(lost.at(there), good.at(other), length),
+                    copy::copy(good.at(other), lost.at(there), length),
+                )
+            };
+            let missing = |side| if is_missing { Err(side) } else { Ok(()) };
+            assert_eq!(read, missing(Missing::Source), "{length} {there}");
+            assert_eq!(write, missing(Missing::Target), "{length} {there}");
+            assert_eq!(from, missing(Missing::Source), "{length} {there} {other}");
+            assert_eq!(to, missing(Missing::Target), "{length} {there} {other}");
+        }
+    }
+}
+
+#[test]
+fn what_may_be_read_and_not_written_is_read() {
+    let border = Border::new(libc::PROT_READ);
+    for (length, there) in cases() {
+        let mut out = vec![1; length];
+        // SAFETY: nobody holds a reference to the bytes of the mapping.
+        let (read, write) = unsafe {
+            (
+                copy::read(border.at(there), &mut out),
+                copy::write(border.at(there), &vec![0; length]),
+            )
+        };
+        assert_eq!(read, Ok(()), "{length} {there}");
+        assert_eq!(write.is_err(), there < length, "{length} {there}");
+        assert!(out.iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn an_atomic_operation_is_done_or_not() {
+    let border = Border::new(libc::PROT_READ);
+    // SAFETY: words of the mapping, to which nobody holds a reference.
+    unsafe {
+        assert_eq!(copy::fetch_add(border.at(8), 5), Ok(0));
+        assert_eq!(copy::compare_swap(border.at(8), 4, 9), Ok(5));
+        assert_eq!(copy::compare_swap(border.at(8), 5, 9), Ok(5));
+        assert_eq!(copy::fetch_add(border.at(8), u64::MAX), Ok(9));
+        assert_eq!(copy::fetch_add(border.at(8), 0), Ok(8));
+        assert!(copy::fetch_add(border.at(0), 5).is_err());
+        assert!(copy::compare_swap(border.at(0), 0, 9).is_err());
+        assert!(copy::compare_swap(border.at(0), 1, 9).is_err());
+    }
+}
+
+/// The bytes before the border are there: what was copied is copied in order.
+#[test]
+fn what_is_before_the_border_is_copied() {
+    let border = Border::new(libc::PROT_NONE);
+    let data: Vec<u8> = (0..600).map(|at| (at % 251) as u8 + 1).collect();
+    for there in [8, 64, 520] {
+        let mut back = vec![0; there];
+        // SAFETY: nobody holds a reference to the bytes of the mapping.
+        unsafe {
+            assert_eq!(copy::write(border.at(there), &data), Err(Missing::Target));
+            assert_eq!(copy::read(border.at(there), &mut back), Ok(()));
+        }
+        assert_eq!(back, data[..there]);
+    }
+}

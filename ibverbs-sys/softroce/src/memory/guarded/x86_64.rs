@@ -1,0 +1,194 @@
+//! The accesses on x86-64. Loads are as with `Acquire` and stores as with `Release`, as all are there.
+
+use std::arch::asm;
+
+use super::Missing;
+pub(crate) use super::handler::install;
+use super::table::entry;
+
+macro_rules! copy {
+    ($(#[$doc:meta])* $name:ident, $load:literal, $store:literal) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// No reference is held to the bytes at either place, unless it is to atomics.
+        #[inline(always)]
+        pub(crate) unsafe fn $name<const RELEASE: bool>(
+            from: usize,
+            to: usize,
+        ) -> Result<(), Missing> {
+            // SAFETY: a load and a store of bytes to which nobody holds a reference; a fault goes on at a label.
+            unsafe {
+                asm!(
+                    concat!("2: ", $load),
+                    concat!("3: ", $store),
+                    "4:",
+                    entry!("2b", "3b", "{source}"),
+                    entry!("3b", "4b", "{target}"),
+                    from = in(reg) from,
+                    to = in(reg) to,
+                    value = out(reg) _,
+                    source = label { return Err(Missing::Source) },
+                    target = label { return Err(Missing::Target) },
+                    options(nostack, preserves_flags)
+                );
+            }
+            Ok(())
+        }
+    };
+}
+
+copy! {
+    /// Copies eight bytes: by one access each, where they are aligned.
+    copy_8, "mov {value}, qword ptr [{from}]", "mov qword ptr [{to}], {value}"
+}
+copy! {
+    /// Copies four bytes: by one access each, where they are aligned.
+    copy_4, "mov {value:e}, dword ptr [{from}]", "mov dword ptr [{to}], {value:e}"
+}
+copy! {
+    /// Copies two bytes: by one access each, where they are aligned.
+    copy_2, "movzx {value:e}, word ptr [{from}]", "mov word ptr [{to}], {value:x}"
+}
+copy! {
+    /// Copies a byte.
+    copy_1, "movzx {value:e}, byte ptr [{from}]", "mov byte ptr [{to}], {value:l}"
+}
+
+/// From so many bytes on the processor's own copy is faster than a loop of words.
+pub(crate) const MANY: usize = 512;
+
+/// Copies words, each by one access where it is aligned. Returns whether all could be accessed.
+///
+/// Up to [`MANY`] bytes go in ascending order. More may be seen in any order, but all of them before what is stored
+/// afterwards: stores do not overtake those of an earlier string operation (Intel SDM volume 3, "Fast-String
+/// Operation and Out-of-Order Stores").
+///
+/// # Safety
+/// `length` is a multiple of eight, and not 0. No reference is held to the bytes at either place, unless it is to
+/// atomics.
+#[inline(always)]
+pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
+    if length >= MANY {
+        // SAFETY: the caller's promise; the direction flag is clear wherever Rust code runs.
+        unsafe {
+            asm!(
+                "2: rep movsq",
+                "3:",
+                entry!("2b", "3b", "{missing}"),
+                inout("rcx") length / 8 => _,
+                inout("rdi") to => _,
+                inout("rsi") from => _,
+                missing = label { return false },
+                options(nostack, preserves_flags)
+            );
+        }
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // Four words at a time, and then those that are left.
+            asm!(
+                "2: sub {left}, 32",
+                "jb 4f",
+                "3: mov {value}, qword ptr [{from}]",
+                "mov qword ptr [{to}], {value}",
+                "mov {value}, qword ptr [{from} + 8]",
+                "mov qword ptr [{to} + 8], {value}",
+                "mov {value}, qword ptr [{from} + 16]",
+                "mov qword ptr [{to} + 16], {value}",
+                "mov {value}, qword ptr [{from} + 24]",
+                "mov qword ptr [{to} + 24], {value}",
+                "add {from}, 32",
+                "add {to}, 32",
+                "sub {left}, 32",
+                "jae 3b",
+                "4: add {left}, 32",
+                "jz 6f",
+                "5: mov {value}, qword ptr [{from}]",
+                "mov qword ptr [{to}], {value}",
+                "add {from}, 8",
+                "add {to}, 8",
+                "sub {left}, 8",
+                "jnz 5b",
+                "6:",
+                entry!("2b", "6b", "{missing}"),
+                left = inout(reg) length => _,
+                from = inout(reg) from => _,
+                to = inout(reg) to => _,
+                value = out(reg) _,
+                missing = label { return false },
+                options(nostack)
+            );
+        }
+    }
+    true
+}
+
+/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns what it was.
+///
+/// # Safety
+/// `address` is a multiple of eight. No reference is held to the bytes, unless it is to an atomic.
+pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
+    let mut before = 0_u64;
+    // SAFETY: the caller's promise; the answer is stored in a word of this function's.
+    unsafe {
+        asm!(
+            "2: lock cmpxchg qword ptr [{address}], {swap}",
+            "3: mov qword ptr [{before}], rax",
+            entry!("2b", "3b", "{missing}"),
+            address = in(reg) address,
+            swap = in(reg) swap,
+            before = in(reg) &raw mut before,
+            inout("rax") compare => _,
+            missing = label { return Err(Missing::Target) },
+            options(nostack)
+        );
+    }
+    Ok(before)
+}
+
+/// Adds to the word at `address`, as one operation. Returns what it was.
+///
+/// # Safety
+/// As that of [`compare_swap`].
+pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
+    let mut before = 0_u64;
+    // SAFETY: the caller's promise; the answer is stored in a word of this function's.
+    unsafe {
+        asm!(
+            "2: lock xadd qword ptr [{address}], {value}",
+            "3: mov qword ptr [{before}], {value}",
+            entry!("2b", "3b", "{missing}"),
+            address = in(reg) address,
+            before = in(reg) &raw mut before,
+            value = inout(reg) add => _,
+            missing = label { return Err(Missing::Target) },
+            options(nostack)
+        );
+    }
+    Ok(before)
+}
+
+/// Returns the address of the instruction that a thread was at when it got a signal.
+///
+/// # Safety
+/// `context` is what the handler of the signal was given.
+pub(super) unsafe fn instruction<'a>(context: *mut libc::ucontext_t) -> Instruction<'a> {
+    // SAFETY: the caller's promise.
+    let register = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };
+    Instruction(register)
+}
+
+/// The instruction that a thread goes on with after the handler of a signal.
+#[derive(Debug)]
+pub(super) struct Instruction<'a>(&'a mut i64);
+
+impl Instruction<'_> {
+    pub(super) fn address(&self) -> usize {
+        self.0.cast_unsigned() as usize
+    }
+
+    pub(super) fn set(&mut self, address: usize) {
+        *self.0 = (address as u64).cast_signed();
+    }
+}

@@ -1,0 +1,51 @@
+#![forbid(unsafe_code)]
+//! Windows that were taken back from peers, whose copies are still under way.
+//!
+//! A work request that binds or invalidates a window cannot wait for them: its queue pair is locked. So what it waits for stays here, and
+//! the request looks again later. How long that may go on is the matter of [`Accesses`], as it is for verbs, which do wait.
+
+use parking_lot::Mutex;
+
+use crate::proto::Withdrawal;
+use crate::same_host::{Accesses, Neighbourhood};
+
+/// Pending withdrawals, one for each slot.
+#[derive(Debug, Default)]
+pub(super) struct Withdrawals(Mutex<Vec<Pending>>);
+
+#[derive(Debug)]
+struct Pending {
+    slot: u32,
+    /// Version of the retracted record, as [`Neighbourhood::retract_region`] returns it. A later version is another publication.
+    retracted: u64,
+    accesses: Accesses,
+}
+
+impl Withdrawals {
+    /// Takes back what peers were told of a slot; how far that is.
+    pub(super) fn poll(&self, slot: u32, neighbourhood: &Neighbourhood) -> Withdrawal {
+        let mut all = self.0.lock();
+        let retracted = neighbourhood.retract_region(slot);
+        let known = all.iter().position(|pending| pending.slot == slot);
+        let mut pending = match known.map(|known| all.swap_remove(known)) {
+            Some(pending) if pending.retracted == retracted => pending,
+            _ => Pending {
+                slot,
+                retracted,
+                accesses: neighbourhood.accesses(),
+            },
+        };
+        let withdrawal = pending.accesses.poll();
+        if let Withdrawal::Pending { .. } = withdrawal {
+            all.push(pending);
+        }
+        withdrawal
+    }
+
+    /// A slot is not waited for any more; whether it was.
+    pub(super) fn forget(&self, slot: u32) -> bool {
+        let mut all = self.0.lock();
+        let known = all.iter().position(|pending| pending.slot == slot);
+        known.map(|known| all.swap_remove(known)).is_some()
+    }
+}

@@ -1,0 +1,64 @@
+//! A device that has failed: it does nothing any more, and everyone who waits for it is told.
+
+use std::any::Any;
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ibverbs_sys::ibv_event_type;
+
+use super::Nic;
+use crate::engine;
+use crate::proto::Time;
+
+impl Nic {
+    /// Ends the device's work for good: the link goes down, all queue pairs enter the error state, which
+    /// flushes their requests, and every open context gets `IBV_EVENT_DEVICE_FATAL`. From then on verbs
+    /// that make or change objects fail with `EIO`.
+    ///
+    /// The first call writes `reason` to standard error; later calls do nothing. Returns whether this is
+    /// the first call.
+    ///
+    /// Any thread may call this, whatever locks it holds: what needs locks is done by a thread that is
+    /// started for it, and may not be done yet when this returns.
+    pub(crate) fn fatal(&self, reason: &str) -> bool {
+        if !self.faults.fail_device() {
+            return false;
+        }
+        let _ = writeln!(
+            io::stderr(),
+            "softroce: the device has failed: {reason}; its queue pairs enter the error state, and it \
+             cannot be used again by this process"
+        );
+        if let Some(nic) = self.this.upgrade() {
+            let failing = engine::spawn("softroce-fatal", move || nic.tell_failure());
+            if failing.is_err() {
+                self.tell_failure();
+            }
+        }
+        true
+    }
+
+    /// Ends the device's work after a panic in the middle of it, as [`fatal`](Self::fatal).
+    pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> bool {
+        let message = match panic.downcast_ref::<String>() {
+            Some(message) => Some(message.as_str()),
+            None => panic.downcast_ref::<&str>().copied(),
+        };
+        let message = message.unwrap_or("no message");
+        self.fatal(&format!("a thread panicked in it ({message})"))
+    }
+
+    /// Returns whether the device [has failed](Self::fatal).
+    pub(crate) fn has_failed(&self) -> bool {
+        self.faults.device_has_failed()
+    }
+
+    fn tell_failure(&self) {
+        for queue_pair in self.queue_pairs.all() {
+            // A queue pair that a panic left in the middle of a change does not keep the others waiting.
+            let _ = catch_unwind(AssertUnwindSafe(|| queue_pair.fail()));
+        }
+        self.deadlines.expire(Time::from_nanos(u64::MAX));
+        self.faults.raise(ibv_event_type::IBV_EVENT_DEVICE_FATAL);
+    }
+}

@@ -1,0 +1,140 @@
+//! Packets that other programs of the host send to a device from sockets of their own.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::thread;
+use std::time::Instant;
+
+use super::{Host, LOST, QUEUE_KEY, nobody_polls, numbers, open};
+use crate::config::Config;
+use crate::net::address::port_of_slot;
+use crate::number;
+use crate::path::Way;
+use crate::proto::{Arrival, Counter, Service};
+use crate::wire::ip::Route;
+use crate::wire::{Bth, Deth, Header, Opcode, Operation, Packet, Reth, Run, Transport};
+
+/// Two NICs that send packets.
+fn connected(service: Service) -> (Host, Host) {
+    let [a, b] = [(); 2].map(|()| {
+        let config = Config {
+            path: Some(Way::Udp),
+            ..Config::default()
+        };
+        Host::new(&open(config), service, 0)
+    });
+    a.connect(&b);
+    b.connect(&a);
+    (a, b)
+}
+
+fn port(slot: u8) -> u16 {
+    port_of_slot(Config::default().port, slot).unwrap()
+}
+
+/// Where packets to a queue pair go.
+fn socket_of(host: &Host) -> SocketAddrV4 {
+    let slot = number::slot(host.queue_pair.number());
+    SocketAddrV4::new(host.address().to_ipv4_mapped().unwrap(), port(slot))
+}
+
+/// Sends a packet, with the ICRC that it has to have.
+fn send(socket: &UdpSocket, to: SocketAddrV4, header: &Header) {
+    let SocketAddr::V4(from) = socket.local_addr().unwrap() else {
+        panic!("IPv4")
+    };
+    let mut bytes = Vec::new();
+    header.emit(&mut bytes);
+    let route = Route {
+        source: from.ip().to_ipv6_mapped(),
+        destination: to.ip().to_ipv6_mapped(),
+        source_port: from.port(),
+        destination_port: to.port(),
+        traffic_class: 0,
+        hop_limit: 64,
+        flow_label: 0,
+    };
+    let icrc = route.headers(bytes.len()).icrc(&bytes);
+    bytes.extend(icrc.to_le_bytes());
+    assert_eq!(socket.send_to(&bytes, to).unwrap(), bytes.len());
+}
+
+/// An empty message with immediate data, for a queue pair.
+fn message(transport: Transport, to: &Host, number: u32) -> Header {
+    let opcode = Opcode::new(transport, Operation::SendOnlyImmediate);
+    let mut header = Header::new(Bth::new(opcode, to.queue_pair.number(), 0));
+    header.immediate = Some(number.to_be_bytes());
+    header
+}
+
+#[test]
+fn a_packet_of_another_socket_is_not_taken_for_the_peers() {
+    let (a, b) = connected(Service::ReliableConnection);
+    b.post_receives(8);
+    let (peer, other) = (*socket_of(&a).ip(), Ipv4Addr::new(127, 0, 77, 1));
+    let taken = port(number::slot(a.queue_pair.number()));
+    let free = (0..15).map(port).find(|&port| port != taken).unwrap();
+    // Those of a device's port come as far as the queue pair.
+    for (ip, port) in [(peer, 0), (other, 0), (other, taken), (peer, free)] {
+        let stranger = UdpSocket::bind((ip, port)).unwrap();
+        let forged = message(Transport::ReliableConnection, &b, 1000);
+        send(&stranger, socket_of(&b), &forged);
+    }
+    a.send(7, None);
+    assert_eq!(numbers(&b.completions(1, nobody_polls)), [7]);
+    a.completions(1, nobody_polls);
+    assert_eq!(b.nic.counters.value(Counter::Unaddressed), 2);
+}
+
+#[test]
+fn a_datagram_does_not_name_a_queue_pair_of_another_device() {
+    let (a, b) = connected(Service::UnreliableDatagram);
+    let taken = port(number::slot(a.queue_pair.number()));
+    let free = (0..15).map(port).find(|&port| port != taken).unwrap();
+    let stranger = UdpSocket::bind((*socket_of(&a).ip(), free)).unwrap();
+    let mut forged = message(Transport::UnreliableDatagram, &b, 1000);
+    forged.deth = Some(Deth {
+        queue_key: QUEUE_KEY,
+        source: a.queue_pair.number(),
+    });
+    send(&stranger, socket_of(&b), &forged);
+    let end = Instant::now() + LOST;
+    while b.nic.counters.value(Counter::Unaddressed) == 0 {
+        let dropped = b.nic.counters.value(Counter::ReceiveDropped);
+        assert_eq!(dropped, 0, "it was taken, but for want of a receive");
+        assert!(Instant::now() < end, "it did not come");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn numbers_are_skipped_for_who_shares_memory_alone() {
+    let (a, b) = connected(Service::ReliableConnection);
+    b.post_receives(1);
+    let mut skip = Header::new(Bth::new(Opcode::SKIP, b.queue_pair.number(), 5));
+    skip.reth = Some(Reth {
+        address: 5,
+        key: 0,
+        length: 0,
+    });
+    let mut bytes = Vec::new();
+    skip.emit(&mut bytes);
+    let packet = Packet::parse(&bytes).unwrap();
+    let expected = || b.queue_pair.query().rq_psn;
+    let arrival = |private| Arrival {
+        local: 0,
+        source: a.address(),
+        destination: b.address(),
+        route: [0; 40],
+        slot: Some(number::slot(a.queue_pair.number())),
+        private,
+    };
+    // As if the peer itself had sent it by its socket.
+    let (now, run) = (b.nic.now(), Run::alone(packet));
+    b.queue_pair.receive(now, &arrival(false), &run);
+    assert_eq!(expected(), 0);
+    a.send(7, None);
+    assert_eq!(numbers(&b.completions(1, nobody_polls)), [7]);
+    a.completions(1, nobody_polls);
+    b.queue_pair.receive(now, &arrival(true), &run);
+    assert_eq!(expected(), 5);
+}

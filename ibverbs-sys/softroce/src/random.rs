@@ -1,0 +1,129 @@
+//! Random numbers that another process cannot foresee: from the system's generator.
+#![forbid(unsafe_code)]
+
+use std::hash::{BuildHasher, RandomState};
+
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// A permutation of the numbers below a power of two, with keys from the system's generator: a Feistel network. Whoever
+/// knows some of its values knows nothing of the others but that they are different.
+///
+/// The keys are drawn once, so no value takes a system call.
+#[derive(Clone)]
+pub(crate) struct Permutation {
+    keys: [u64; ROUNDS],
+    /// Bits of each half.
+    half: u32,
+    /// The number that the permutation's are below.
+    limit: u32,
+}
+
+/// Rounds of the network. Four are enough where the round function is random (Luby and Rackoff); twice as many make up for
+/// halves of only some bits.
+const ROUNDS: usize = 8;
+
+impl Permutation {
+    /// Draws a permutation of the numbers of `bits` bits, 2 to 31.
+    pub(crate) fn new(bits: u32) -> Self {
+        debug_assert!((2..32).contains(&bits));
+        Self {
+            keys: words(),
+            half: bits.div_ceil(2),
+            limit: 1 << bits,
+        }
+    }
+
+    /// Returns the place of a number in the permutation that `family` selects.
+    pub(crate) fn apply(&self, family: u32, number: u32) -> u32 {
+        let mut place = self.step(family, number);
+        // Of an odd number of bits the network has twice as many places: those in between are passed through.
+        while place >= self.limit {
+            place = self.step(family, place);
+        }
+        place
+    }
+
+    fn step(&self, family: u32, number: u32) -> u32 {
+        let mask = (1 << self.half) - 1;
+        let (mut left, mut right) = (number >> self.half & mask, number & mask);
+        for key in self.keys {
+            let round = mix(key ^ (u64::from(family) << 32 | u64::from(right)));
+            (left, right) = (right, left ^ round as u32 & mask);
+        }
+        left << self.half | right
+    }
+}
+
+impl std::fmt::Debug for Permutation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The keys are secret.
+        f.debug_struct("Permutation").finish_non_exhaustive()
+    }
+}
+
+/// Draws words from the system's generator.
+pub(crate) fn words<const N: usize>() -> [u64; N] {
+    let mut words = [0; N];
+    for word in &mut words {
+        *word = draw();
+    }
+    words
+}
+
+fn draw() -> u64 {
+    let mut bytes = [0; size_of::<u64>()];
+    loop {
+        match getrandom(&mut bytes, GetRandomFlags::empty()) {
+            // So few bytes come all at once.
+            Ok(count) if count == bytes.len() => return u64::from_ne_bytes(bytes),
+            Ok(_) | Err(Errno::INTR) => {}
+            // A system before Linux 3.17, or a filter for system calls: the standard library has other sources.
+            Err(_) => return RandomState::new().hash_one(0_u8),
+        }
+    }
+}
+
+/// The end of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+fn mix(word: u64) -> u64 {
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_has_one_place() {
+        for bits in [2, 5, 8, 15, 20] {
+            let permutation = Permutation::new(bits);
+            for family in 0..2 {
+                let mut places: Vec<u32> = (0..1 << bits)
+                    .map(|number| permutation.apply(family, number))
+                    .collect();
+                places.sort_unstable();
+                assert!(places.into_iter().eq(0..1 << bits));
+            }
+        }
+    }
+
+    /// The chance that this fails of a good permutation is below 2^-60.
+    #[test]
+    fn keys_and_families_give_different_places() {
+        let [one, other] = [(); 2].map(|()| Permutation::new(20));
+        let same = |f: &dyn Fn(u32) -> bool| (0..4096).filter(|&number| f(number)).count();
+        assert!(same(&|number| one.apply(0, number) == other.apply(0, number)) < 8);
+        assert!(same(&|number| one.apply(0, number) == one.apply(1, number)) < 8);
+        assert!(same(&|number| one.apply(0, number).abs_diff(one.apply(0, number + 1)) < 2) < 8);
+    }
+
+    #[test]
+    fn words_are_not_drawn_twice() {
+        let mut drawn = words::<64>().to_vec();
+        drawn.sort_unstable();
+        drawn.dedup();
+        assert_eq!(drawn.len(), 64);
+    }
+}

@@ -1,0 +1,382 @@
+//! Fuzz targets of a peer of the host: messages to the listener, and writes to the memory that the peer shares.
+
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+};
+use rustix::process::Pid;
+
+use super::access::{Access, Atomic, Knowledge, Target};
+use super::admission::BURST;
+use super::backlog::Kept;
+use super::directory::Directory;
+use super::letter::{Letter, Word};
+use super::link::{LONGEST, Said};
+use super::process::{self, Probe};
+use super::regions;
+use super::segment;
+use super::shared::{self, Map, Rights};
+use super::testing;
+use super::wake::Sleeper;
+use crate::descriptor::Descriptor;
+use crate::fuzz::Input;
+use crate::memory::Piece;
+use crate::proto::{Brief, Remote, Sequence, Short};
+
+/// Steps of one input.
+const STEPS: usize = 100;
+
+/// A process that others knock at, and what they may hand over.
+struct Listener {
+    directory: Directory,
+    name: SocketAddrUnix,
+    segment: Descriptor,
+    tables: Descriptor,
+    bell: OwnedFd,
+    socket: OwnedFd,
+    /// A thread of this process that is not its first one.
+    thread: i32,
+}
+
+impl Listener {
+    fn of_process() -> &'static Self {
+        static LISTENER: OnceLock<Listener> = OnceLock::new();
+        LISTENER.get_or_init(|| {
+            let id = std::process::id().to_ne_bytes();
+            let port = 0x4000 | u16::from(id[2]);
+            let address = SocketAddr::from(([127, 99, id[0], id[1]], port));
+            let own = testing::own(address).expect("what it hands over");
+            let flags = SocketFlags::CLOEXEC;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+            Self {
+                directory: Directory::open(own).expect("a listener"),
+                name: SocketAddrUnix::new_abstract_name(format!("softroce/{address}").as_bytes())
+                    .expect("a name"),
+                segment: segment::make().expect("memory").0,
+                tables: shared::create("tables", regions::LENGTH, false)
+                    .expect("tables")
+                    .0,
+                bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a bell"),
+                socket: socket.expect("a socket"),
+                thread: sleeping_thread(),
+            }
+        })
+    }
+
+    /// Descriptors for a message: mostly the right ones.
+    fn descriptors(&self, input: &mut Input<'_>) -> Vec<BorrowedFd<'_>> {
+        let [segment, tables] = [&self.segment, &self.tables].map(AsFd::as_fd);
+        let [bell, socket] = [&self.bell, &self.socket].map(AsFd::as_fd);
+        let mut all = vec![segment, tables, tables, bell, bell, bell];
+        match input.below(8) {
+            0 => all.clear(),
+            1 => all.truncate(input.below(6)),
+            2 => all.push(socket),
+            3 => all[input.below(6)] = input.one_of(&[segment, tables, bell, socket]),
+            _ => {}
+        }
+        all
+    }
+}
+
+/// Several connections to a listener, on which messages come with descriptors: as they should be, changed, or any bytes.
+pub fn handshake(bytes: &[u8]) {
+    if let Some(letter) = Letter::decode(bytes) {
+        assert_eq!(letter.encode(), bytes);
+    }
+    let mut input = Input::new(bytes);
+    let listener = Listener::of_process();
+    let directory = &listener.directory;
+    directory.reset_limits();
+    let probe = Probe::new(7);
+    let mut connections = 0;
+    let mut guests: Vec<Option<OwnedFd>> = (0..4).map(|_| None).collect();
+    for _ in 0..STEPS {
+        if input.is_empty() {
+            break;
+        }
+        let guest = &mut guests[input.below(4)];
+        match (input.below(8), guest.as_ref()) {
+            // As many as are accepted at once: nobody else accepts while this thread waits.
+            (_, None) if connections == BURST => {}
+            (_, None) => {
+                connections += 1;
+                let flags = SocketFlags::CLOEXEC;
+                let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                    .expect("a socket");
+                connect(&socket, &listener.name).expect("it listens");
+                *guest = Some(socket);
+            }
+            (0, _) => *guest = None,
+            (1, Some(socket)) => {
+                let length = input.below(256);
+                let bytes = input.some(length);
+                // What could be answered would be answered at some address of this process.
+                if Letter::decode(bytes).is_none() {
+                    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                    let _ = rustix::net::send(socket, bytes, flags);
+                }
+            }
+            (2 | 3, Some(socket)) => {
+                // What it is answered, and that it could read this process.
+                if let Ok((letter, _)) = Letter::receive(socket.as_fd())
+                    && letter.word == Word::Welcome
+                {
+                    assert!(process::probe(rustix::process::getpid(), letter.probe));
+                    let _ = Letter::only(Word::Ready).send(socket.as_fd(), &[]);
+                }
+            }
+            (_, Some(socket)) => {
+                let letter = letter(&mut input, &probe, listener.thread);
+                let _ = letter.send(socket.as_fd(), &listener.descriptors(&mut input));
+            }
+        }
+        directory.attend();
+        directory.check_limits();
+    }
+    drop(guests);
+    for _ in 0..8 {
+        directory.attend();
+    }
+    assert!(
+        directory.is_alone(),
+        "nothing is kept of those who are gone"
+    );
+}
+
+/// Starts a thread that sleeps for as long as the process lives. Returns its number.
+fn sleeping_thread() -> i32 {
+    let (tells, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = tells.send(rustix::thread::gettid().as_raw_pid());
+        loop {
+            std::thread::park();
+        }
+    });
+    told.recv().expect("a thread")
+}
+
+fn letter(input: &mut Input<'_>, probe: &Probe, thread: i32) -> Letter {
+    let word = input.one_of(&[
+        Word::Hello,
+        Word::Hello,
+        Word::Hello,
+        Word::Ready,
+        Word::Ready,
+        Word::Welcome,
+        Word::Sorry,
+        Word::Later,
+    ]);
+    let addresses = (0..input.one_of(&[1, 1, 1, 0, 2, 16])).map(|number| {
+        let ip = match input.flag() {
+            true => IpAddr::V4([127, 98, number, input.byte() % 4].into()),
+            false => IpAddr::V6(Ipv6Addr::from_bits(u128::from(input.byte()))),
+        };
+        SocketAddr::new(ip, 4791)
+    });
+    Letter {
+        word,
+        addresses: addresses.collect(),
+        probe: match input.below(4) {
+            // None that is mapped: this process would write there.
+            0 => input.one_of(&[0, 8, 1 << 63, u64::MAX, u64::MAX - 15]),
+            _ => probe.address(),
+        },
+        thread,
+        key_base: input.word(),
+        gids: vec![Ipv6Addr::from_bits(input.long().into()); input.below(17)],
+    }
+}
+
+/// A link whose peer sends whatever messages, and writes whatever words into the memory of the link.
+pub fn ring(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let (here, there, file) = testing::links().expect("a link");
+    let all = 0..segment::LENGTH as u64;
+    let map = Map::of(file.as_fd(), all, Rights::Write).expect("its memory");
+    let limit = Cell::new(0);
+    let is_over = Cell::new(false);
+    let receive = |most: usize| {
+        limit.set(0);
+        let count = here.receive(most, |_, said| {
+            assert!(!is_over.get(), "nothing comes after the end");
+            limit.set(limit.get() + 1);
+            match said {
+                Said::Packet(bytes) => assert!(bytes.len() <= LONGEST),
+                Said::Brief(brief) => assert!(brief.bytes() <= 4 + 12 + 32),
+            }
+        });
+        let count = count.expect("nobody else receives");
+        assert_eq!(count, limit.get());
+        assert!(count <= most);
+        if here.is_dead() && count == 0 && most > 0 {
+            is_over.set(true);
+        }
+    };
+    for _ in 0..STEPS {
+        if input.is_empty() {
+            break;
+        }
+        match input.below(12) {
+            0 => {
+                let length = usize::from(input.half()) % (LONGEST + 1);
+                let _ = there.send(input.half() & 0x7fff, &vec![input.byte(); length]);
+            }
+            1 => {
+                let payload = [input.byte(); 32];
+                let length = input.below(33);
+                let _ = there.send_brief(
+                    input.half() & 0x7fff,
+                    &brief(&mut input, &payload[..length]),
+                );
+            }
+            2 => {
+                let words = std::array::from_fn(|_| input.long());
+                let _ = there.send_words(input.half(), &words);
+            }
+            3 => {
+                let words: [u64; 7] =
+                    std::array::from_fn(|_| input.one_of(&[0, 300, 5000, u64::MAX]));
+                let chunks = input.one_of(&[0, 1, 5, 68, 8192, u16::MAX]);
+                let _ = there
+                    .sender()
+                    .push(input.half() & 0x7fff, &words, chunks, |_| Ok::<_, ()>(()));
+            }
+            4..7 => {
+                // Any word, or one of those that say how far somebody is.
+                let at = match input.below(4) {
+                    0 => input.word() as usize % (segment::LENGTH / 8),
+                    side => (side - 1) * segment::LENGTH / 2 / 8 + input.below(256),
+                };
+                let value = input.one_of(&[0, 1, 2, u64::MAX, 1 << 32, 2 << 32 | 1]);
+                let value = if input.flag() { value } else { input.long() };
+                let word = map.word(at % (segment::LENGTH / 8) * 8).expect("inside");
+                word.store(value, std::sync::atomic::Ordering::SeqCst);
+            }
+            7 => receive(input.below(70)),
+            8 => {
+                let _ = here.send(0x100, &vec![7; usize::from(input.half()) % (LONGEST + 1)]);
+            }
+            9 => {
+                if !here.may_send(input.word() % 4) {
+                    here.keep(0x100, Kept::Packet([1; 300].into()));
+                }
+                here.resume(|_| ());
+            }
+            10 => {
+                here.fall_asleep(Sleeper::Engine);
+                here.flush();
+                here.wake_up(Sleeper::Engine);
+            }
+            _ => {
+                let _ = (here.is_quiet(), here.may_have_messages(), here.visitor());
+                let _ = here.check();
+            }
+        }
+    }
+    // What is still there ends, also if the peer stays.
+    here.end();
+    for _ in 0..100 {
+        receive(64);
+    }
+    assert!(!here.may_have_messages());
+}
+
+fn brief<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> Brief<'a> {
+    Brief {
+        destination: input.word(),
+        partition_key: input.half(),
+        acknowledged: input
+            .flag()
+            .then(|| Sequence::new(input.word() & 0xff_ffff)),
+        message: input.flag().then(|| Short {
+            sequence: Sequence::new(input.word() & 0xff_ffff),
+            immediate: input.flag().then_some(*b"imm!"),
+            solicited: input.flag(),
+            payload,
+        }),
+    }
+}
+
+/// A peer whose tables say whatever it likes of its queue pairs and its memory, which this process then reads and writes.
+pub fn tables(bytes: &[u8]) {
+    /// Bytes of the peer's file: two segments.
+    const FILE: usize = 4 << 20;
+    let mut input = Input::new(bytes);
+    let (file, map) = shared::create("tables", regions::LENGTH, false).expect("tables");
+    let (arena, _) = shared::create("arena", FILE, false).expect("an arena");
+    // No process has that number: nothing is copied by the kernel.
+    let nobody = Pid::from_raw(i32::MAX).expect("a number");
+    let (link, _end) = testing::link_to(&file, arena, nobody).expect("a link");
+    let target = Target {
+        number: 5,
+        gid: Ipv6Addr::LOCALHOST,
+        own_number: 9,
+        own_gid: Ipv6Addr::LOCALHOST,
+    };
+    let mut known = Knowledge::default();
+    let mut memory = vec![0_u8; 1 << 14];
+    let gid = u128::from(Ipv6Addr::LOCALHOST) as u64;
+    // A connection and a region that are right, to begin with.
+    let queue_pair = [2, 0xf << 56 | 5 << 24 | 9, 0, 1, 0, gid, 0, gid];
+    let region = [2, 3 << 32 | 0xf << 25, 1, 0, 4096, 0, 0, 1];
+    let queue_pairs = [5 * 64, 5 * 64 + 64];
+    let regions = [0, 1, 2].map(|slot| regions::REGIONS_AT + 64 * slot);
+    let store = |at: usize, word: usize, value: u64| {
+        let word = map.word(at + 8 * word).expect("inside");
+        word.store(value, std::sync::atomic::Ordering::SeqCst);
+    };
+    (queue_pair.iter().enumerate()).for_each(|(word, &value)| store(queue_pairs[0], word, value));
+    (region.iter().enumerate()).for_each(|(word, &value)| store(regions[0], word, value));
+    for _ in 0..STEPS {
+        if input.is_empty() {
+            break;
+        }
+        match input.below(4) {
+            0 => {
+                let at = match input.flag() {
+                    true => input.one_of(&queue_pairs),
+                    false => input.one_of(&regions),
+                };
+                let near = FILE as u64;
+                let value =
+                    input.one_of(&[0, 1, 2, 4, 1 << 32, 1 << 32 | 1, near - 8, near, u64::MAX]);
+                let value = if input.flag() { value } else { input.long() };
+                store(at, input.below(8), value);
+            }
+            1 => {
+                let _ = link.connection(&target);
+                let _ = link.tables().region(input.word());
+                let _ = link.tables().queue_pair(input.word());
+            }
+            _ => {
+                let key = u32::from(input.byte()) << 8 | 3;
+                let remote = Remote {
+                    address: match input.flag() {
+                        true => input.long(),
+                        false => u64::from(input.half()),
+                    },
+                    key: input.one_of(&[3, 0, key]),
+                };
+                let length = usize::from(input.half()) % memory.len();
+                let generation = u32::from(input.byte() % 2);
+                let Some(mut visit) = link.visit(&target, generation, &mut known) else {
+                    continue;
+                };
+                match input.below(3) {
+                    0 => drop(visit.access(remote, Access::Put(&[Piece::of(&memory[..length])]))),
+                    1 => drop(
+                        visit.access(remote, Access::Get(&[Piece::of_mut(&mut memory[..length])])),
+                    ),
+                    _ => drop(visit.atomic(remote, Atomic::FetchAdd { add: 1 })),
+                }
+                let _ = visit.is_over();
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Two processes of a host in one, for tests and fuzz targets: their directories, and both ends of a link.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::Pid;
+
+use super::bells::{self, Bells};
+use super::directory::Own;
+use super::link::{Failures, Link, Peer};
+use super::regions::{Publication, Tables};
+use super::segment::{self, Side};
+use super::visitor::Process;
+use crate::counters::Counters;
+use crate::descriptor::{Descriptor, Opening};
+use crate::memory::Arena;
+
+/// Returns what a process with this address sends in a handshake.
+pub(super) fn own(address: SocketAddr) -> io::Result<Own> {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    Ok(Own {
+        base_port: 4791,
+        addresses: vec![address],
+        gids: vec![ip],
+        key_base: 0,
+        publication: Arc::new(Publication::new()?),
+        arena: Arena::new()?,
+        bell: Arc::new(bell()?),
+        channels: Bells::new()?,
+        counters: Arc::<Counters>::default(),
+        is_peer: false,
+    })
+}
+
+/// Returns both ends of a link, the first of which has made the shared memory, and the file of that.
+pub(super) fn links() -> io::Result<(Arc<Link>, Arc<Link>, Descriptor)> {
+    let addresses: [SocketAddr; 2] = [([127, 0, 0, 1], 4791).into(), ([127, 0, 0, 2], 4791).into()];
+    let (first, second) = connection()?;
+    let (file, made) = segment::make()?;
+    let taken = segment::take(file.as_fd())?;
+    let this = rustix::process::getpid();
+    let there = link(peer(addresses[0])?, process(this, second), taken)?;
+    let here = link(peer(addresses[1])?, process(this, first), made)?;
+    Ok((here, there, file))
+}
+
+/// Returns a link to a process that has these tables and this arena, and the process's end of the connection.
+pub(super) fn link_to(
+    tables: &Descriptor,
+    arena: Descriptor,
+    number: Pid,
+) -> io::Result<(Arc<Link>, Descriptor)> {
+    let (socket, end) = connection()?;
+    let peer = Peer {
+        tables: Tables::map(tables.as_fd())?,
+        arena,
+        ..peer(([127, 0, 0, 1], 4791).into())?
+    };
+    let link = link(peer, process(number, socket), segment::make()?.1)?;
+    Ok((link, end))
+}
+
+fn link(peer: Peer, process: Process, side: Side) -> io::Result<Arc<Link>> {
+    let failures = Failures::new(Arc::new(bell()?));
+    Ok(Link::new(peer, process, side, Arc::default(), failures))
+}
+
+fn connection() -> io::Result<(Descriptor, Descriptor)> {
+    let opening = Opening::begin();
+    let flags = SocketFlags::CLOEXEC;
+    let (first, second) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    Ok((opening.own(first), opening.own(second)))
+}
+
+fn process(number: Pid, socket: Descriptor) -> Process {
+    Process {
+        number,
+        thread: number,
+        socket,
+        handle: None,
+    }
+}
+
+/// Returns this process as a peer with this address.
+fn peer(address: SocketAddr) -> io::Result<Peer> {
+    let own = own(address)?;
+    let channels = (0..bells::COUNT).map(|_| bell());
+    Ok(Peer {
+        slot: None,
+        addresses: own.addresses,
+        gids: own.gids,
+        key_base: 0,
+        tables: Tables::map(own.publication.as_fd())?,
+        arena: Descriptor::open(|| own.arena.as_fd().try_clone_to_owned())?,
+        bell: bell()?,
+        channels: channels.collect::<io::Result<_>>()?,
+    })
+}
+
+fn bell() -> io::Result<Descriptor> {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    Ok(Descriptor::open(|| eventfd(0, flags))?)
+}

@@ -1,0 +1,255 @@
+//! The end of a link whose peer violates the protocol.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::directory::Directory;
+use super::epoch::Lanes;
+use super::link::{Failure, Link, Said};
+use super::segment;
+use super::shared::{Map, Rights};
+use super::testing;
+use super::visitor::Copies;
+
+/// Deadline of each step.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The tag of a brief, which these words are not.
+const NONSENSE: (u16, [u64; 7]) = (1 << 15 | 1, [u64::MAX; 7]);
+
+fn send(link: &Link, text: &str) {
+    assert_eq!(link.send(0x100, text.as_bytes()), Ok(()));
+}
+
+fn violate(link: &Link) {
+    let (tag, words) = NONSENSE;
+    assert_eq!(link.send_words(tag, &words), Ok(()));
+}
+
+/// Takes what there is.
+fn received(link: &Link) -> Vec<String> {
+    let mut texts = Vec::new();
+    while link.receive(2, |_, said| match said {
+        Said::Packet(bytes) => texts.push(String::from_utf8_lossy(bytes).into_owned()),
+        Said::Brief(brief) => texts.push(format!("{brief:?}")),
+    }) != Some(0)
+    {}
+    texts
+}
+
+#[test]
+fn what_comes_before_a_message_that_is_none_is_received_and_nothing_behind_it() {
+    let (here, there, _) = testing::links().unwrap();
+    ["a", "b", "c"].iter().for_each(|text| send(&there, text));
+    violate(&there);
+    ["d", "e"].iter().for_each(|text| send(&there, text));
+    assert_eq!(received(&here), ["a", "b", "c"]);
+    assert!(here.is_dead() && !here.may_have_messages());
+    assert_eq!(here.send(0x100, b"f"), Err(Failure::Dead));
+    assert!(!there.check(), "the peer is told");
+}
+
+/// The consumer of this side's messages says that it has read what was never sent.
+#[test]
+fn what_comes_before_a_count_that_cannot_be_is_received_and_nothing_later() {
+    let (here, there, file) = testing::links().unwrap();
+    let map = Map::of(file.as_fd(), 0..4096, Rights::Write).unwrap();
+    map.word(0).unwrap().store(u64::MAX, Ordering::Release);
+    ["a", "b", "c"].iter().for_each(|text| send(&there, text));
+    while here.send(0x100, b"more") == Ok(()) {}
+    assert!(here.is_dead());
+    assert!(here.may_have_messages(), "what has come is there");
+    ["d", "e"].iter().for_each(|text| send(&there, text));
+    assert_eq!(received(&here), ["a", "b", "c"]);
+    assert!(!here.may_have_messages());
+    assert!(!there.check(), "the peer is told");
+}
+
+/// A message that had come when the link ended, and that the peer takes back and sends again, is one that comes later.
+#[test]
+fn what_is_taken_back_and_comes_again_is_not_received() {
+    let (here, there, file) = testing::links().unwrap();
+    let all = 0..segment::LENGTH as u64;
+    let map = Map::of(file.as_fd(), all, Rights::Write).unwrap();
+    let words = || {
+        (0..segment::LENGTH)
+            .step_by(8)
+            .map(|at| map.word(at).unwrap())
+    };
+    let values = || -> Vec<u64> { words().map(|word| word.load(Ordering::Acquire)).collect() };
+    let write = |values: &[u64]| {
+        for (word, &value) in words().zip(values) {
+            if word.load(Ordering::Relaxed) != value {
+                word.store(value, Ordering::Release);
+            }
+        }
+    };
+    send(&there, "a");
+    let before = values();
+    send(&there, "b");
+    let after = values();
+    here.end();
+    let mut count = 0;
+    assert_eq!(here.receive(1, |_, _| count += 1), Some(1));
+    write(&before);
+    assert_eq!(here.receive(1, |_, _| count += 1), Some(0));
+    write(&after);
+    assert_eq!(here.receive(1, |_, _| count += 1), Some(0));
+    assert_eq!(count, 1);
+    assert!(!here.may_have_messages());
+}
+
+/// A peer that publishes nothing but slots without a message does not keep a thread that receives.
+#[test]
+fn slots_without_a_message_do_not_go_on_for_ever() {
+    let (here, there, _) = testing::links().unwrap();
+    let end = Instant::now() + Duration::from_millis(200);
+    let received = thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < end {
+                let _ = there.send(0, b"");
+            }
+        });
+        let mut received = 0;
+        while Instant::now() < end {
+            received += here.receive(64, |_, _| ()).unwrap_or(0);
+        }
+        received
+    });
+    assert_eq!(received, 0);
+}
+
+/// Two processes whose engines do nothing else than attend to their directories.
+struct Host {
+    processes: [(SocketAddr, Arc<Directory>); 2],
+    stop: Arc<AtomicBool>,
+    engine: Option<thread::JoinHandle<()>>,
+}
+
+impl Host {
+    /// Each test has a number of its own.
+    fn new(number: u8) -> Self {
+        let processes = [1, 2].map(|last| {
+            let id = std::process::id().to_ne_bytes();
+            let address =
+                SocketAddr::from(([127, 100 + number, id[0], last], 0x4000 | u16::from(id[1])));
+            let own = testing::own(address).unwrap();
+            (address, Arc::new(Directory::open(own).unwrap()))
+        });
+        let stop = Arc::new(AtomicBool::new(false));
+        let (attended, stops) = (processes.clone(), Arc::clone(&stop));
+        let engine = thread::spawn(move || {
+            while !stops.load(Ordering::Relaxed) {
+                let mut descriptors: Vec<_> = (attended.iter())
+                    .flat_map(|(_, directory)| [directory.heard(), directory.bell()])
+                    .map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN))
+                    .collect();
+                let soon = Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 100_000_000,
+                };
+                let woken = poll(&mut descriptors, Some(&soon)).unwrap() > 0;
+                drop(descriptors);
+                for (_, directory) in attended.iter().filter(|_| woken) {
+                    let _ = rustix::io::read(directory.bell(), &mut [0; 8]);
+                    directory.attend();
+                }
+            }
+        });
+        Self {
+            processes,
+            stop,
+            engine: Some(engine),
+        }
+    }
+
+    /// Both ends of the link, which the first process asks for.
+    fn links(&self) -> [Arc<Link>; 2] {
+        let [(first, here), (second, there)] = &self.processes;
+        let near = until("the process asked gets a link", || here.link(*second));
+        let far = until("the other one has it, too", || {
+            let links = there.everyone();
+            let alive = |link: &&Arc<Link>| !link.is_dead() && link.addresses() == [*first];
+            links.iter().find(alive).cloned()
+        });
+        [near, far]
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(engine) = self.engine.take() {
+            let _ = engine.join();
+        }
+    }
+}
+
+#[track_caller]
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {LIMIT:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_link_that_failed_is_removed_and_replaced_by_another() {
+    let host = Host::new(1);
+    for _ in 0..3 {
+        let [near, far] = host.links();
+        send(&near, "a");
+        send(&far, "b");
+        violate(&near);
+        assert_eq!(received(&far), ["a"]);
+        until("the peer hears that it has ended", || {
+            near.is_dead().then_some(())
+        });
+        assert_eq!(received(&near), ["b"]);
+        let gone = [Arc::downgrade(&near), Arc::downgrade(&far)];
+        drop((near, far));
+        until("nothing of it is kept", || {
+            gone.iter()
+                .all(|link| link.strong_count() == 0)
+                .then_some(())
+        });
+    }
+}
+
+/// A peer that does not know yet that its link has ended may be copying: what it may copy to is not given back.
+#[test]
+fn a_copy_by_a_link_that_failed_is_waited_for() {
+    let host = Host::new(2);
+    let [near, far] = host.links();
+    let lane = Lanes(near.own_lanes()).enter(0);
+    violate(&near);
+    assert!(received(&far).is_empty() && far.is_dead());
+    let there = &host.processes[1].1;
+    until("the link is removed", || {
+        there.everyone().is_empty().then_some(())
+    });
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let copies: Vec<_> = there.visitors().into_iter().map(Copies::of).collect();
+            let count = copies.len();
+            let all = copies.into_iter().all(Copies::wait);
+            (count, all, is_over.load(Ordering::SeqCst))
+        });
+        thread::sleep(Duration::from_millis(100));
+        assert!(!waiter.is_finished(), "it does not wait");
+        is_over.store(true, Ordering::SeqCst);
+        drop(lane);
+        assert_eq!(waiter.join().unwrap(), (1, true, true));
+    });
+}

@@ -1,0 +1,94 @@
+//! Two processes with a connection, while a third one, of another user where the test may become one, sends packets of every
+//! opcode to both in the name of the other. The connection's bytes stay right, and no queue pair fails.
+//!
+//! `SOFTROCE_TEST_ATTACK_SECONDS` is how long it does so.
+
+mod attack;
+mod live;
+#[path = "../same_host/node.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod node;
+
+use std::env;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// The part that a process of this program plays; the tests' own has none.
+const PART: &str = "SOFTROCE_TEST_PART";
+
+/// Deadline of each step but the attack.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn main() {
+    match env::var(PART).as_deref() {
+        Ok("attacker") => attacker(),
+        Ok("near") => live::near(),
+        Ok("far") => live::far(),
+        _ => tests(),
+    }
+}
+
+fn tests() {
+    let trial = |name: &str, path: &'static str| {
+        Trial::test(name, move || {
+            connection_survives(path).map_err(Failed::from)
+        })
+    };
+    let trials = vec![
+        trial("a_connection_by_packets_survives_an_attack", "udp"),
+        trial("a_connection_by_shared_memory_survives_an_attack", "shared"),
+    ];
+    // Each keeps all processors busy.
+    let arguments = Arguments {
+        test_threads: Some(1),
+        ..Arguments::from_args()
+    };
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn attacker() {
+    let attack = attack::Attack::of(env::args().skip(1)).expect(attack::USAGE);
+    println!("{}", attack.run().expect("sending"));
+}
+
+/// Seconds of an attack.
+fn seconds() -> u64 {
+    let seconds = env::var("SOFTROCE_TEST_ATTACK_SECONDS");
+    seconds.map_or(3, |seconds| seconds.parse().expect("a number of seconds"))
+}
+
+/// Another process of this program.
+fn part(name: &str) -> Command {
+    let mut command = Command::new(env::current_exe().expect("this program"));
+    command.env(PART, name);
+    command
+}
+
+fn connection_survives(path: &str) -> Result<(), String> {
+    let process = part("near")
+        .env("SOFTROCE_PATH", path)
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    finish(process, LIMIT + Duration::from_secs(seconds()))
+}
+
+/// Waits for the end of a process, which is to succeed.
+fn finish(mut process: Child, limit: Duration) -> Result<(), String> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match process.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => return Err(format!("the connection failed: {status}")),
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
+            _ => {
+                let _ = process.kill();
+                let _ = process.wait();
+                return Err(format!("no end within {limit:?}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A peer that copies from the very moment at which it may, while memory is taken back from it.
+//!
+//! This process is that peer. The other one asks it for a link by a thread that gets no processor any more once it has said
+//! that the link is there: at that moment another thread deregisters what is written to.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, ptr, thread};
+
+use ibverbs_sys::{ibv_wc_status, ibv_wr_opcode};
+use softroce::path::Way;
+
+use crate::node::{self, Card, LIMIT, Node, Request, SIZE};
+use crate::number;
+use crate::peer::{Peer, Role};
+
+/// Bytes of a write: one copy.
+const LENGTH: usize = SIZE / 4;
+
+/// Deadline of the other process for a link, on a busy machine.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Has a thread run on one processor, if there are two; 0: this thread.
+fn pin(thread: i32, processor: usize) {
+    if thread::available_parallelism().map_or(1, usize::from) < 2 {
+        return;
+    }
+    // SAFETY: zeros are an empty set, and the set is read only.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        libc::sched_setaffinity(thread, size_of_val(&set), &raw const set);
+    }
+}
+
+/// Has this thread run where nobody else wants to.
+fn give_way() {
+    // SAFETY: zeros are priority 0, and the value is read only.
+    unsafe {
+        let parameters: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters);
+    }
+}
+
+/// The threads of this process but this one.
+fn other_threads() -> Vec<i32> {
+    // SAFETY: it has no conditions.
+    let own = unsafe { libc::gettid() };
+    let threads = fs::read_dir("/proc/self/task").expect("procfs");
+    let numbers = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    numbers.filter(|&number| number != own).collect()
+}
+
+/// What the other process does: connects, which asks for a link, and deregisters a memory as soon as something came there.
+pub(crate) fn deregister_while_linked(node: &mut Node, peer: &Card, memory: usize) {
+    let queue_pair = node.qp.expose_provenance();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            pin(0, 0);
+            give_way();
+            node::make_ready_to_receive(ptr::with_exposed_provenance_mut(queue_pair), peer);
+        });
+        pin(0, 1);
+        let memory = &mut node.memories[memory];
+        // SAFETY: inside.
+        let read = |at: usize| unsafe { memory.start.add(at).read_volatile() };
+        let deadline = Instant::now() + LIMIT;
+        while read(0) == 0 {
+            assert!(Instant::now() < deadline, "nothing was written");
+            // The peer is to notice at once that it may write.
+            thread::sleep(Duration::from_micros(100));
+        }
+        memory.deregister();
+        // SAFETY: as above.
+        let read = |at: usize| unsafe { memory.start.add(at).read_volatile() };
+        let last = || [LENGTH / 2, LENGTH - 4096, LENGTH - 1].map(read);
+        let before = last();
+        // So long that a copy has ended that was under way.
+        let end = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < end {
+            assert_eq!(last(), before, "touched after its end");
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+/// Deregistered memory is not changed any more, also by a peer whose link has just begun.
+pub(crate) fn what_is_deregistered_while_a_link_begins_is_not_touched() {
+    let mut links = 0;
+    for round in 0..number("SOFTROCE_TEST_MEETINGS", 24) {
+        let node = Node::new();
+        let own = &node.memories[0];
+        for quarter in 0..4_u8 {
+            let offset = usize::from(quarter) * LENGTH;
+            // SAFETY: inside, and nobody uses it.
+            unsafe { ptr::write_bytes(own.start.add(offset), quarter + 1, LENGTH) };
+        }
+        let mut peer = Peer::start(Role::Deregisters {
+            memory: round as usize % 2,
+        });
+        peer.introduce(&node);
+        // It does not answer, and for a second it is not asked again: so it is the one who asks.
+        peer.stop();
+        node.connect(&peer.card);
+        assert_eq!(node.way(), Some(Way::Udp));
+        peer.signal(libc::SIGCONT);
+        for thread in other_threads() {
+            pin(thread, 0);
+        }
+        pin(0, 1);
+        let (is_linked, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let busy = scope.spawn(|| {
+                pin(0, 0);
+                while !is_linked.load(Ordering::Acquire) {
+                    thread::park();
+                }
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            peer.go();
+            let soon = Instant::now() + SOON;
+            while node.way() != Some(Way::Shared) && Instant::now() < soon {
+                std::hint::spin_loop();
+            }
+            is_linked.store(true, Ordering::Release);
+            busy.thread().unpark();
+            links += u32::from(node.way() == Some(Way::Shared));
+            write_until_refused(&node, peer.card.memories[round as usize % 2]);
+            is_over.store(true, Ordering::Relaxed);
+        });
+        peer.done();
+    }
+    assert!(links > 0, "there never was a link");
+}
+
+/// Writes one value after the other to all of it.
+fn write_until_refused(node: &Node, to: (u64, u32)) {
+    let deadline = Instant::now() + LIMIT;
+    for id in 0.. {
+        assert!(Instant::now() < deadline, "it is never deregistered");
+        node.post(&Request {
+            id,
+            opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            sge: node.memories[0].sge(id as usize % 4 * LENGTH, LENGTH),
+            remote: to,
+            add: 0,
+        });
+        if node.complete().status != ibv_wc_status::IBV_WC_SUCCESS {
+            return;
+        }
+    }
+}

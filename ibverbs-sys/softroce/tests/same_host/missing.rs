@@ -1,0 +1,113 @@
+//! Memory that is registered and not there any more, at either side of a connection.
+
+use ibverbs_sys::{ibv_wc_status, ibv_wr_opcode};
+
+use crate::node::{Node, Request, SIZE};
+use crate::peer::{Peer, Role};
+use crate::{connected, count, read, write};
+
+/// Lengths that go in different ways.
+const LENGTHS: [usize; 4] = [8, 100, 4096, 1 << 20];
+
+fn ends(node: &Node, request: &Request, status: ibv_wc_status) {
+    node.post(request);
+    let wc = node.complete();
+    let length = request.sge.length;
+    assert_eq!(wc.status, status, "{:?} of {length} bytes", request.opcode);
+}
+
+fn again(node: &mut Node, peer: &mut Peer) {
+    node.renew();
+    peer.meet(node);
+    peer.go();
+    peer.done();
+}
+
+fn add(node: &Node, memory: usize, to: (u64, u32)) -> Request {
+    Request {
+        add: 1,
+        opcode: ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD,
+        ..write(node, memory, 0, 8, to)
+    }
+}
+
+fn send(node: &Node, memory: usize, length: usize) -> Request {
+    Request {
+        opcode: ibv_wr_opcode::IBV_WR_SEND,
+        ..write(node, memory, 0, length, (0, 0))
+    }
+}
+
+/// The peer cannot access its own memory any more. It lives, and the device's memory can still be used.
+pub(crate) fn a_peer_that_lost_its_memory_refuses_and_lives() {
+    let (mut node, mut peer) = connected(Role::Loses);
+    peer.go();
+    peer.done();
+    let refused = ibv_wc_status::IBV_WC_REM_ACCESS_ERR;
+    for length in LENGTHS {
+        for own in 0..2 {
+            ends(
+                &node,
+                &write(&node, own, 0, length, peer.card.memories[0]),
+                refused,
+            );
+            again(&mut node, &mut peer);
+            ends(
+                &node,
+                &read(&node, own, 0, length, peer.card.memories[0]),
+                refused,
+            );
+            again(&mut node, &mut peer);
+            // The receive request is for the lost memory.
+            ends(
+                &node,
+                &send(&node, own, length),
+                ibv_wc_status::IBV_WC_REM_OP_ERR,
+            );
+            again(&mut node, &mut peer);
+        }
+    }
+    ends(&node, &add(&node, 0, peer.card.memories[0]), refused);
+    again(&mut node, &mut peer);
+    node.execute(&write(&node, 0, 0, SIZE, peer.card.memories[1]));
+    assert!(count("shared_messages") > 0);
+}
+
+/// This process cannot access its own memory any more.
+pub(crate) fn what_goes_from_or_to_lost_memory_ends_with_a_protection_error() {
+    let (mut node, mut peer) = connected(Role::Idle);
+    node.memories[0].lose();
+    let refused = ibv_wc_status::IBV_WC_LOC_PROT_ERR;
+    for length in LENGTHS {
+        for there in 0..2 {
+            ends(
+                &node,
+                &write(&node, 0, 0, length, peer.card.memories[there]),
+                refused,
+            );
+            again(&mut node, &mut peer);
+            ends(
+                &node,
+                &read(&node, 0, 0, length, peer.card.memories[there]),
+                refused,
+            );
+            again(&mut node, &mut peer);
+        }
+        ends(&node, &send(&node, 0, length), refused);
+        again(&mut node, &mut peer);
+    }
+    // What was added is added once, whether the queue pair knows its peer already or not.
+    for (there, knows) in [(0, false), (1, false), (0, true), (1, true)] {
+        let place = peer.card.memories[there];
+        if knows {
+            node.execute(&read(&node, 1, 0, 8, place));
+        }
+        ends(&node, &add(&node, 0, place), refused);
+        again(&mut node, &mut peer);
+        node.execute(&read(&node, 1, 0, 8, place));
+        let sum = u64::from_ne_bytes(node.memories[1].read(0, 8).try_into().unwrap());
+        assert_eq!(sum, 1 + u64::from(knows), "{there}");
+        again(&mut node, &mut peer);
+    }
+    node.execute(&write(&node, 1, 0, SIZE, peer.card.memories[1]));
+}

@@ -1,0 +1,276 @@
+//! Bugs that are kept as patches, each with the test that must fail when it is planted.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::project;
+
+/// The crates that bugs are planted in, below the workspace's root.
+const CRATES: [&str; 2] = ["ibverbs-sys/softroce", "rdma-core"];
+
+/// The directory of a crate's bugs, below the crate.
+const BUGS: &str = "tests/planted";
+
+/// The beginning of the line that names the test.
+const TEST: &str = "Caught by: ";
+
+/// The name of the simulated network as a test.
+const SIMULATION: &str = "the simulation";
+
+/// A bug.
+///
+/// The first line of its file says what the bug does wrong, the second one names the test: either
+/// `Caught by: the simulation`, or `Caught by:` and a command that runs the test, as
+/// `cargo test -p rdma-core --test scope -- NAME --exact`. Variables of the environment may stand
+/// before `cargo`. The patch follows, with paths below the crate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bug {
+    /// Name of the file, without its extension.
+    pub(super) name: String,
+    /// The test that must fail.
+    pub(super) test: Test,
+    /// The crate, below the workspace's root.
+    package: &'static str,
+    /// The file.
+    path: PathBuf,
+}
+
+/// A test that notices a bug.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Test {
+    /// Random schedules of softroce's transport on a simulated network.
+    Simulation,
+    /// Tests that cargo runs.
+    Cargo(CargoTest),
+}
+
+/// A call of `cargo test` that runs the tests of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CargoTest {
+    /// Variables of the environment.
+    pub(super) environment: Vec<(String, String)>,
+    /// Arguments of cargo, without `test`.
+    pub(super) cargo: Vec<String>,
+    /// Arguments of the test program.
+    pub(super) program: Vec<String>,
+}
+
+impl Bug {
+    /// Applies the patch to the copy of the workspace at `workspace`; with `only_check`, only
+    /// checks that it can be applied.
+    pub(super) fn apply(&self, workspace: &Path, only_check: bool) -> anyhow::Result<()> {
+        let directory = workspace.join(self.package);
+        let mut command = Command::new("git");
+        command.args(["apply", "-p0", "-C1"]);
+        if only_check {
+            command.arg("--check");
+        }
+        // The directory is within a repository, whose root git would count the patch's paths from.
+        let ceiling = directory.parent().unwrap_or(&directory);
+        let output = command
+            .arg(&self.path)
+            .current_dir(&directory)
+            .env("GIT_CEILING_DIRECTORIES", ceiling)
+            .output()
+            .context("starting git")?;
+        ensure!(
+            output.status.success(),
+            "the bug {} does not fit the code any more; make it again by hand, with \
+             `git diff --relative --no-prefix -U2` in {}:\n{}",
+            self.name,
+            self.package,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+}
+
+/// Returns all bugs, sorted by crate and name.
+pub(super) fn all() -> anyhow::Result<Vec<Bug>> {
+    let mut bugs = Vec::new();
+    for package in CRATES {
+        let directory = project::root().join(package).join(BUGS);
+        let entries = fs::read_dir(&directory).with_context(|| directory.display().to_string())?;
+        let mut paths = entries
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<Result<Vec<_>, _>>()?;
+        paths.retain(|path| path.extension().is_some_and(|end| end == "patch"));
+        paths.sort();
+        ensure!(!paths.is_empty(), "no bug in {}", directory.display());
+        for path in paths {
+            bugs.push(read(package, path)?);
+        }
+    }
+    Ok(bugs)
+}
+
+/// Returns the bugs of `all` with the names `wished`, or all of them if there are no names.
+pub(super) fn chosen(all: Vec<Bug>, wished: &[String]) -> anyhow::Result<Vec<Bug>> {
+    if let Some(unknown) = wished
+        .iter()
+        .find(|&wish| !all.iter().any(|bug| bug.name == *wish))
+    {
+        let names: Vec<_> = all.iter().map(|bug| &*bug.name).collect();
+        bail!("no bug `{unknown}`; there are: {}", names.join(" "));
+    }
+    let is_wished = |bug: &Bug| wished.is_empty() || wished.contains(&bug.name);
+    Ok(all.into_iter().filter(is_wished).collect())
+}
+
+fn read(package: &'static str, path: PathBuf) -> anyhow::Result<Bug> {
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let test = parse(&text).with_context(|| path.display().to_string())?;
+    let name = path.file_stem().unwrap_or_default();
+    Ok(Bug {
+        name: name.to_string_lossy().into_owned(),
+        test,
+        package,
+        path,
+    })
+}
+
+/// Returns the test that a bug's file names.
+fn parse(text: &str) -> anyhow::Result<Test> {
+    let mut lines = text.lines();
+    let description = lines.next().unwrap_or_default();
+    ensure!(
+        description.ends_with('.'),
+        "the first line is no sentence that says what the bug does wrong"
+    );
+    let test = lines.next().and_then(|line| line.strip_prefix(TEST));
+    let test = test.with_context(|| format!("the second line does not begin with `{TEST}`"))?;
+    if test == SIMULATION {
+        return Ok(Test::Simulation);
+    }
+    let mut words = test.split_whitespace().map(str::to_owned).peekable();
+    let mut environment = Vec::new();
+    while let Some((name, value)) = words.peek().and_then(|word| word.split_once('=')) {
+        environment.push((name.to_owned(), value.to_owned()));
+        words.next();
+    }
+    ensure!(
+        words.next().as_deref() == Some("cargo") && words.next().as_deref() == Some("test"),
+        "`{test}` is neither `{SIMULATION}` nor a call of `cargo test`"
+    );
+    let cargo: Vec<_> = words.by_ref().take_while(|word| word != "--").collect();
+    let program: Vec<_> = words.collect();
+    ensure!(
+        cargo.iter().any(|word| word == "-p") && program.iter().any(|word| !word.starts_with('-')),
+        "`{test}` names no package (-p) or no test (-- NAME)"
+    );
+    Ok(Test::Cargo(CargoTest {
+        environment,
+        cargo,
+        program,
+    }))
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Simulation => f.write_str(SIMULATION),
+            Self::Cargo(test) => test.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for CargoTest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.environment {
+            write!(f, "{name}={value} ")?;
+        }
+        let (cargo, program) = (self.cargo.join(" "), self.program.join(" "));
+        write!(f, "cargo test {cargo} -- {program}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bug_fits_the_code_and_names_a_test() {
+        let bugs = all().unwrap();
+        for bug in &bugs {
+            bug.apply(project::root(), true)
+                .unwrap_or_else(|error| panic!("{error:#}"));
+        }
+        for package in CRATES {
+            assert!(bugs.iter().any(|bug| bug.package == package), "{package}");
+        }
+    }
+
+    #[test]
+    fn the_tests_that_bugs_name_are_in_the_code() {
+        for bug in all().unwrap() {
+            let Test::Cargo(test) = &bug.test else {
+                continue;
+            };
+            let name = test.program.iter().find(|word| !word.starts_with('-'));
+            let name = name.unwrap().rsplit("::").next().unwrap();
+            // The names of other characters are made of the commands that such a test runs.
+            if name.contains(|c: char| !c.is_alphanumeric() && c != '_') {
+                continue;
+            }
+            // A test is a function, or has its name in a list.
+            let texts = [format!("fn {name}("), format!("\"{name}\"")];
+            let root = project::root();
+            let found = CRATES
+                .iter()
+                .any(|package| contains(&root.join(package), &texts));
+            assert!(found, "{}: there is no test `{name}`", bug.name);
+        }
+    }
+
+    /// Returns whether a source file below `directory` contains one of `texts`.
+    fn contains(directory: &Path, texts: &[String]) -> bool {
+        fs::read_dir(directory).unwrap().any(|entry| {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                path.file_name().is_some_and(|name| name != "target") && contains(&path, texts)
+            } else {
+                let is_source = path.extension().is_some_and(|end| end == "rs");
+                let source = is_source.then(|| fs::read_to_string(&path).unwrap());
+                source.is_some_and(|source| texts.iter().any(|text| source.contains(text)))
+            }
+        })
+    }
+
+    #[test]
+    fn a_test_is_read_with_its_environment() {
+        let text = "It is wrong.\nCaught by: SOFTROCE_PATH=udp cargo test -p softroce --lib -- a::b --exact\n\n--- a\n";
+        let Test::Cargo(test) = parse(text).unwrap() else {
+            panic!("not a test of cargo");
+        };
+        assert_eq!(
+            test.environment,
+            [("SOFTROCE_PATH".to_owned(), "udp".to_owned())]
+        );
+        assert_eq!(test.cargo, ["-p", "softroce", "--lib"]);
+        assert_eq!(test.program, ["a::b", "--exact"]);
+        assert_eq!(
+            test.to_string(),
+            "SOFTROCE_PATH=udp cargo test -p softroce --lib -- a::b --exact"
+        );
+        let simulation = "It is wrong.\nCaught by: the simulation\n";
+        assert_eq!(parse(simulation).unwrap(), Test::Simulation);
+    }
+
+    #[test]
+    fn a_bug_without_a_description_or_a_test_is_refused() {
+        let refused = [
+            "--- a\n+++ b\n",
+            "It is wrong.\n\n--- a\n",
+            "It is wrong.\nCaught by: somebody\n",
+            "It is wrong.\nCaught by: cargo test --workspace -- name --exact\n",
+            "It is wrong.\nCaught by: cargo test -p softroce\n",
+        ];
+        for text in refused {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Running the test that a bug names, in a copy of the workspace.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+
+use super::bug::{Bug, CargoTest, Test};
+use super::mirror::mirror;
+use crate::limit::{Group, exit_code};
+use crate::{cargo, environment, project};
+
+/// Entries of the workspace that are not copied.
+const LEFT_OUT: &[&str] = &[".git", "target"];
+
+/// Longest time of the simulation.
+const SIMULATION_LIMIT: Duration = Duration::from_secs(1200);
+
+/// Longest time of one test.
+const TEST_LIMIT: Duration = Duration::from_secs(300);
+
+/// Flags of the compiler for code with a bug in it, which may leave something unused.
+const FLAGS: &str = "-Awarnings";
+
+/// The variable with flags of the compiler.
+const RUSTFLAGS: &str = "RUSTFLAGS";
+
+/// The outcome of a test.
+pub(super) enum Verdict {
+    /// The test failed; its message, or how it ended.
+    Caught(String),
+    /// The test passed.
+    Missed,
+}
+
+/// A copy of the workspace, and the places of its builds.
+pub(super) struct Judge {
+    copy: PathBuf,
+    build: PathBuf,
+    output: PathBuf,
+    schedules: String,
+}
+
+impl Judge {
+    /// Returns a judge whose simulation runs `schedules` schedules.
+    pub(super) fn new(schedules: u64) -> Self {
+        let place = project::target().join("planted");
+        Self {
+            copy: place.join("workspace"),
+            build: place.join("build"),
+            output: place.join("output"),
+            schedules: schedules.to_string(),
+        }
+    }
+
+    /// Checks that the tests of `bugs` pass while no bug is planted, each of them once.
+    pub(super) fn check_tests(&self, bugs: &[Bug]) -> anyhow::Result<()> {
+        self.restore()?;
+        let mut checked: Vec<&Test> = Vec::new();
+        for bug in bugs {
+            if checked.contains(&&bug.test) {
+                continue;
+            }
+            if let Verdict::Caught(reason) = self.run(&bug.test)? {
+                bail!("a test fails with no bug planted: {}: {reason}", bug.test);
+            }
+            if let Test::Cargo(_) = bug.test {
+                let count = passed(&fs::read_to_string(&self.output)?);
+                ensure!(count > 0, "there is no such test: {}", bug.test);
+            }
+            checked.push(&bug.test);
+        }
+        Ok(())
+    }
+
+    /// Plants `bug` and runs its test.
+    pub(super) fn judge(&self, bug: &Bug) -> anyhow::Result<Verdict> {
+        self.restore()?;
+        bug.apply(&self.copy, false)?;
+        self.run(&bug.test)
+            .with_context(|| format!("with the bug {}", bug.name))
+    }
+
+    /// Makes the copy the same as the workspace.
+    fn restore(&self) -> anyhow::Result<()> {
+        mirror(project::root(), &self.copy, LEFT_OUT)
+            .with_context(|| format!("copying the workspace to {}", self.copy.display()))
+    }
+
+    fn run(&self, test: &Test) -> anyhow::Result<Verdict> {
+        match test {
+            Test::Simulation => self.simulate(),
+            Test::Cargo(test) => self.run_cargo(test),
+        }
+    }
+
+    /// Builds the copy and runs the simulation.
+    fn simulate(&self) -> anyhow::Result<Verdict> {
+        let manifest = self.copy.join("Cargo.toml");
+        let arguments = [
+            "build",
+            "--quiet",
+            "--manifest-path",
+            utf8(&manifest)?,
+            "--target-dir",
+            utf8(&self.build)?,
+            "--package=softroce",
+            "--features=sim",
+            "--example=simulate",
+        ];
+        let built = cargo::build_with(&arguments, &[(RUSTFLAGS, FLAGS)])?;
+        let simulate = built
+            .iter()
+            .find(|executable| executable.target == "simulate")
+            .context("cargo built no example `simulate`")?;
+        let mut command = Command::new(&simulate.path);
+        command
+            .args(["--schedules", &self.schedules])
+            .env_clear()
+            .envs(environment::inherited());
+        let Some(status) = self.call(&mut command, SIMULATION_LIMIT)? else {
+            return Ok(Verdict::Caught("it does not end".to_owned()));
+        };
+        if exit_code(status) == 0 {
+            return Ok(Verdict::Missed);
+        }
+        let output = fs::read_to_string(&self.output)?;
+        match output.lines().find(|line| line.starts_with("seed ")) {
+            Some(line) => Ok(Verdict::Caught(line.to_owned())),
+            // An abort of the whole program is noticed as well, but not by the model.
+            None => bail!("the simulation ended with {status}, and printed:\n{output}"),
+        }
+    }
+
+    /// Builds the copy and runs a test.
+    fn run_cargo(&self, test: &CargoTest) -> anyhow::Result<Verdict> {
+        let flags = test
+            .environment
+            .iter()
+            .find(|(name, _)| name == RUSTFLAGS)
+            .map(|(_, flags)| flags.as_str());
+        // Builds with other flags would replace each other's dependencies.
+        let build = match flags {
+            Some(_) => self.build.with_extension("flags"),
+            None => self.build.clone(),
+        };
+        let flags = format!("{FLAGS} {}", flags.unwrap_or_default());
+        let call = |further: &[&str]| {
+            let mut arguments = vec!["test"];
+            arguments.extend(test.cargo.iter().map(String::as_str));
+            arguments.extend(further);
+            let mut command = cargo::cargo(&arguments);
+            let environment = test.environment.iter();
+            command
+                .current_dir(&self.copy)
+                .env("CARGO_TARGET_DIR", &build)
+                .envs(environment.map(|(name, value)| (name, value)))
+                .env(RUSTFLAGS, &flags);
+            command
+        };
+        let status = call(&["--quiet", "--no-run"])
+            .stdin(Stdio::null())
+            .status()
+            .context("starting cargo")?;
+        ensure!(status.success(), "the build failed");
+        let program: Vec<_> = test.program.iter().map(String::as_str).collect();
+        let arguments = [&["--quiet", "--"], program.as_slice()].concat();
+        let Some(status) = self.call(&mut call(&arguments), TEST_LIMIT)? else {
+            let limit = TEST_LIMIT.as_secs();
+            return Ok(Verdict::Caught(format!("no end within {limit} s")));
+        };
+        if exit_code(status) == 0 {
+            return Ok(Verdict::Missed);
+        }
+        Ok(Verdict::Caught(reason(&fs::read_to_string(&self.output)?)))
+    }
+
+    /// Runs a command with its output in a file. Returns `None` if it had to be stopped.
+    fn call(&self, command: &mut Command, limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
+        let output = File::create(&self.output)
+            .with_context(|| format!("creating {}", self.output.display()))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
+        Ok(Group::spawn(command)?.wait(Some(limit))?)
+    }
+}
+
+/// Returns the number of tests that passed, by the summaries of test programs.
+fn passed(output: &str) -> u64 {
+    let counts = output.lines().filter_map(|line| {
+        let (_, counts) = line.split_once("test result: ok. ")?;
+        counts.split_once(" passed")?.0.parse::<u64>().ok()
+    });
+    counts.sum()
+}
+
+/// Returns the first message of a failed test, or else the last line of its output.
+fn reason(output: &str) -> String {
+    let mut lines = output.lines();
+    let panic = lines.by_ref().find(|line| line.contains("panicked at"));
+    let line = match panic {
+        Some(_) => lines.next(),
+        None => output.lines().rfind(|line| !line.trim().is_empty()),
+    };
+    line.unwrap_or("no message").trim().to_owned()
+}
+
+fn utf8(path: &Path) -> anyhow::Result<&str> {
+    path.to_str().context("a path that is not UTF-8")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAILED: &str = "\nrunning 1 test\nF\nfailures:\n\n---- a::b stdout ----\n\n\
+        thread 'a::b' (7) panicked at tests/a.rs:5:9:\nthe receive was lost\nnote: run with\n\n\
+        test result: FAILED. 0 passed; 1 failed; 0 ignored\n";
+
+    #[test]
+    fn the_reason_is_the_message_of_the_panic() {
+        assert_eq!(reason(FAILED), "the receive was lost");
+        assert_eq!(reason("running 1 test\nsignal: 11\n\n"), "signal: 11");
+        assert_eq!(reason(""), "no message");
+    }
+
+    #[test]
+    fn passed_tests_of_all_programs_are_counted() {
+        let output = "running 0 tests\ntest result: ok. 0 passed; 0 failed\n\
+            running 1 test\n.\ntest result: ok. 1 passed; 0 failed\n";
+        assert_eq!(passed(output), 1);
+        assert_eq!(passed(FAILED), 0);
+    }
+}

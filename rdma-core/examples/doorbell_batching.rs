@@ -71,9 +71,7 @@ pub(crate) fn compare(requests: usize) -> Result<Outcome> {
     }
     let message = message.freeze();
     let target = domain.allocate(BATCH * PIECE)?;
-    let target = target
-        .expose(AccessFlags::REMOTE_WRITE)
-        .map_err(|(_buffer, error)| error)?;
+    let target = target.expose(AccessFlags::REMOTE_WRITE)?;
 
     let mut queue = here.send_queue();
     let batches = requests.div_ceil(BATCH);

@@ -199,7 +199,7 @@ fn client(address: SocketAddr, options: &Options) -> Result<u32, Failure> {
     let mut side = Side::establish(setup, prepared, options)?;
     let expose = |access| {
         let buffer = side.setup.domain.allocate(options.size)?;
-        buffer.expose(access).map_err(|(_, error)| error)
+        Ok::<_, Failure>(buffer.expose(access)?)
     };
     let source = expose(AccessFlags::REMOTE_READ)?;
     let sink = expose(AccessFlags::REMOTE_WRITE)?;

@@ -34,8 +34,7 @@ pub(crate) fn write_and_read(text: &[u8]) -> Result<Vec<u8>, Box<dyn Error>> {
 
     // The peer exposes memory, and tells what it takes to reach it: a `RemoteMemory`.
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-    let exposed = domain.allocate(text.len())?.expose(access);
-    let exposed = exposed.map_err(|(_buffer, error)| error)?;
+    let exposed = domain.allocate(text.len())?.expose(access)?;
     let remote = exposed.remote();
 
     // A buffer moves into the request and comes back with its completion, so nobody can look at it
@@ -48,7 +47,7 @@ pub(crate) fn write_and_read(text: &[u8]) -> Result<Vec<u8>, Box<dyn Error>> {
     let buffer = carry_out(&here, &mut queue, SendRequest::read(buffer, remote))?;
 
     // The grant ends, and what was exposed is plain memory again.
-    let target = exposed.revoke().map_err(|(_exposed, error)| error)?;
+    let target = exposed.revoke()?;
     assert_eq!(*target, *text);
     Ok(buffer.to_vec())
 }

@@ -55,7 +55,7 @@
 //! let options = ConnectOptions::default();
 //! let (left, _right) = (left.connect(&to_right, &options)?, right.connect(&to_left, &options)?);
 //!
-//! let target = domain.allocate(8)?.expose(AccessFlags::REMOTE_WRITE).map_err(|(_, error)| error)?;
+//! let target = domain.allocate(8)?.expose(AccessFlags::REMOTE_WRITE)?;
 //! let mut source = domain.allocate(8)?;
 //! source.copy_from_slice(b"verbatim");
 //!
@@ -68,7 +68,7 @@
 //!         break queue.complete(completion).next();
 //!     }
 //! };
-//! let target = target.revoke().map_err(|(_, error)| error)?;
+//! let target = target.revoke()?;
 //! assert_eq!(source.as_deref(), Some(&*target));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -106,6 +106,7 @@ pub mod memory;
 mod protection_domain;
 pub mod queue_pair;
 pub mod receive;
+mod refused;
 
 pub use address::{
     AddressHandle, AddressVector, Counter, Counters, DatagramHeader, Destination, EthernetMatch,
@@ -152,15 +153,17 @@ pub use queue_pair::{
     ConnectOptions, DataOrder, DatagramOptions, DetachedSlot, Endpoint, EnhancedEstablishment,
     ManualQueuePair, MigrationState, Modification, ModificationFlaw, PostError, PreparedQueuePair,
     QueuePair, QueuePairAttributes, QueuePairBuilder, QueuePairCapacities, QueuePairCreateFlags,
-    QueuePairState, RateLimit, ReceiveQueue, RefusedModification, ReservedSlot, SendOperations,
-    SendQueue, SendRequest, Transport,
+    QueuePairMap, QueuePairState, RateLimit, ReceiveQueue, RefusedModification, ReservedSlot,
+    SendOperations, SendQueue, SendRequest, Transport,
 };
 pub use queue_pair::{
-    BatchError, CompletedRequest, ConcurrentReceiveBatch, ConcurrentSendBatch, FailedRequest,
-    InlineData, PendingRequest, Placement, RawElements, RawPostError, RawSendRequest, RawSession,
-    ReceiveBatch, Scope, SendBatch, Unposted, raw_receive_request,
+    BatchError, CompletedMemory, CompletedRequest, CompletedSlots, ConcurrentReceiveBatch,
+    ConcurrentSendBatch, FailedRequest, InlineData, PendingRequest, Placement, RawElements,
+    RawPostError, RawSendRequest, RawSession, ReceiveBatch, Scope, SendBatch, Unposted,
+    raw_receive_request,
 };
 pub use receive::{
     SharedReceiveBatch, SharedReceiveQueue, SharedReceiveQueueAttributes,
     SharedReceiveQueueBuilder, SharedReceiveQueueId, XrcDomain, XrcDomainOpening,
 };
+pub use refused::Refused;

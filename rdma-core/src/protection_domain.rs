@@ -70,7 +70,7 @@ impl ProtectionDomain {
             .align(layout.align())
             .domain(self)
             .build()?;
-        self.register(memory).map_err(|(_, error)| error)
+        Ok(self.register(memory)?)
     }
 
     /// A parent domain of this one: what is made in either can be used with what is made in the other.

@@ -256,7 +256,7 @@ fn concurrent_requests_allocate_nothing() {
                 .post(slot, SendRequest::write(buffer, there.remote()))
                 .unwrap();
             let completion = succeed(pair.left.send_completions());
-            let (index, buffer) = sends.complete(&completion).unwrap();
+            let (index, buffer) = sends.complete(&completion).next().unwrap();
             sends.release(index);
             let slot = sends.reserve().unwrap();
             batch
@@ -264,7 +264,7 @@ fn concurrent_requests_allocate_nothing() {
                 .unwrap();
             assert_eq!(batch.post().unwrap(), 1);
             let completion = succeed(pair.left.send_completions());
-            let (index, buffer) = sends.complete(&completion).unwrap();
+            let (index, buffer) = sends.complete(&completion).next().unwrap();
             sends.release(index);
             memory = Some(buffer);
         });

@@ -408,7 +408,10 @@ fn threads_post_batches_to_one_queue() {
             let mut completed = [0; 3];
             for _ in 0..3 * 50 * 8 {
                 let completion = succeed(source);
-                let (index, memory) = queue.complete(&completion).expect("a request's memory");
+                let (index, memory) = queue
+                    .complete(&completion)
+                    .next()
+                    .expect("a request's memory");
                 let thread = (0..3).find(|thread| memory[..] == bytes(8, *thread));
                 completed[usize::from(thread.expect("a thread's pattern"))] += 1;
                 queue.release(index);

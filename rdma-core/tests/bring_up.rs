@@ -8,7 +8,8 @@ use std::time::Duration;
 use common::{Pair, bytes, completion, context, eventually, nobody, pattern, receive, succeed};
 use rdma_core::{
     AccessFlags, Buffer, ConnectOptions, DatagramOptions, Error, FrozenBuffer, ManualQueuePair,
-    Modification, Mtu, ProtectionDomain, QueuePair, QueuePairState, SendRequest, Transport,
+    Modification, Mtu, ProtectionDomain, QueuePair, QueuePairState, Refused, SendRequest,
+    Transport,
 };
 
 const CONNECTED: [Transport; 2] = [Transport::ReliableConnected, Transport::UnreliableConnected];
@@ -233,7 +234,7 @@ fn a_reset_frees_what_was_in_flight_and_the_queue_pair_works_again() {
     let memory = memory.thaw().expect_err("three requests use it");
     let number = pair.number();
     let before = pair.local().packet_sequence;
-    let left = pair.reset().map_err(|(_, error)| error).unwrap();
+    let left = pair.reset().unwrap();
     assert!(memory.thaw().is_ok(), "the device has forgotten them");
     assert_eq!(
         (left.number(), left.state()),
@@ -263,12 +264,18 @@ fn nothing_is_reset_that_queues_are_made_of() {
     let pair = Pair::new();
     let Pair { left, domain, .. } = pair;
     let clone = left.clone();
-    let (left, refused) = left.reset().unwrap_err();
+    let Refused {
+        value: left,
+        error: refused,
+    } = left.reset().unwrap_err();
     assert!(matches!(refused, Error::InUse { .. }), "{refused}");
     drop(clone);
     let mut queue = left.receive_queue();
     queue.post(domain.allocate(8).unwrap()).unwrap();
-    let (left, refused) = left.reset().unwrap_err();
+    let Refused {
+        value: left,
+        error: refused,
+    } = left.reset().unwrap_err();
     assert!(matches!(refused, Error::InUse { .. }), "{refused}");
     assert_eq!(left.state(), Ok(QueuePairState::ReadyToSend));
     let to_reset = Modification::to(QueuePairState::Reset);
@@ -278,7 +285,7 @@ fn nothing_is_reset_that_queues_are_made_of() {
         "{refused}"
     );
     drop(queue);
-    let reset = left.reset().map_err(|(_, error)| error).unwrap();
+    let reset = left.reset().unwrap();
     assert_eq!(reset.state(), Ok(QueuePairState::Reset));
 }
 
@@ -292,7 +299,7 @@ fn a_completion_of_before_the_reset_completes_nothing_after_it() {
     sends.post(SendRequest::send((*memory).clone())).unwrap();
     let late = succeed(pair.left.send_completions());
     drop(sends);
-    let reset = pair.left.reset().map_err(|(_, error)| error).unwrap();
+    let reset = pair.left.reset().unwrap();
     reset.to_init().unwrap();
     let prepared = reset.prepared().unwrap();
     let remote = nobody(prepared.endpoint());

@@ -14,15 +14,18 @@ use common::{
 };
 use rdma_core::{
     AccessFlags, CompletionFields, ConnectOptions, Context, Error, ExtendedCompletion,
-    ExtendedCompletionQueue, LeaseState, QueuePairState, RemoteMemory, SendRequest, SharedBuffer,
-    StatusClass, WindowType, WorkCompletion, WorkOpcode, WorkStatus,
+    ExtendedCompletionQueue, LeaseState, QueuePairState, Refused, RemoteMemory, SendRequest,
+    SharedBuffer, StatusClass, WindowType, WorkCompletion, WorkOpcode, WorkStatus,
 };
 
 type Fields = CompletionFields;
 
 fn extended(context: &Context, fields: Fields) -> ExtendedCompletionQueue {
-    let queue = context.completion_queue(512).extended(fields).build();
-    let queue = queue.unwrap();
+    let queue = context
+        .completion_queue(512)
+        .extended(fields)
+        .build()
+        .unwrap();
     assert_eq!(queue.fields(), fields);
     queue
 }
@@ -146,8 +149,7 @@ fn a_key_that_was_not_asked_for_is_absent_and_ends_no_lease() {
         };
         let memory = pair.domain.registration().access(AccessFlags::WINDOW_BIND);
         let lease = memory.allocate(64).unwrap();
-        let lease = lease.lease(window, AccessFlags::REMOTE);
-        let lease = lease.map_err(|(.., error)| error).unwrap();
+        let lease = lease.lease(window, AccessFlags::REMOTE).unwrap();
         let mut bindings = pair.left.send_queue::<()>();
         bindings.post_inline(lease.bind().unwrap()).unwrap();
         let bound = next(&queue, |completion| completion.completion());
@@ -170,7 +172,7 @@ fn a_key_that_was_not_asked_for_is_absent_and_ends_no_lease() {
             LeaseState::Bound,
             "nobody was told otherwise"
         );
-        lease.revoke().map_err(|(_, error)| error).unwrap();
+        lease.revoke().unwrap();
     }
 }
 
@@ -344,7 +346,7 @@ fn threads_that_poll_in_the_plain_way_wait_for_each_other() {
                 eventually("all completions", || {
                     let mut room = [WorkCompletion::default(); 4];
                     for completion in queue.queue().poll(&mut room).unwrap() {
-                        let (slot, ()) = sends.complete(completion).unwrap();
+                        let (slot, ()) = sends.complete(completion).next().unwrap();
                         sends.release(slot);
                         taken.fetch_add(1, Ordering::Relaxed);
                     }
@@ -426,8 +428,9 @@ fn a_queue_pair_that_is_dropped_within_a_poll_is_destroyed_after_it() {
         .build()
         .unwrap();
     let remote = nobody(prepared.endpoint());
-    let pair = prepared.connect(&remote, &ConnectOptions::default());
-    let pair = pair.unwrap();
+    let pair = prepared
+        .connect(&remote, &ConnectOptions::default())
+        .unwrap();
     let mut receives = pair.receive_queue();
     let mut shared = SharedBuffer::new(domain.allocate(8).unwrap());
     let claim = shared.try_write(..).unwrap();
@@ -447,7 +450,7 @@ fn a_queue_pair_is_not_reset_within_a_poll() {
     let (pair, queue) = pair(Fields::STANDARD);
     let left = queue
         .poll(|_| {
-            let (left, error) = pair.left.reset().unwrap_err();
+            let Refused { value: left, error } = pair.left.reset().unwrap_err();
             assert!(matches!(error, Error::InUse { .. }), "{error:?}");
             left
         })

@@ -124,7 +124,7 @@ fn several_threads_wait_on_one_queue() {
                 for _ in 0..EACH {
                     let mut room = [WorkCompletion::default()];
                     let done = &queue.wait(&mut room, LONG).unwrap()[0];
-                    let (slot, _) = sends.complete(done).unwrap();
+                    let (slot, _) = sends.complete(done).next().unwrap();
                     sends.release(slot);
                 }
             });

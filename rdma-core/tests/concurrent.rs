@@ -55,8 +55,8 @@ fn every_request_of_every_thread_completes_exactly_once() {
                 eventually("every completion", || {
                     for completion in pair.left.send_completions().poll(&mut room).unwrap() {
                         completion.result().unwrap();
-                        let (slot, memory) = queue.complete(completion).unwrap();
-                        assert!(queue.complete(completion).is_none(), "once only");
+                        let (slot, memory) = queue.complete(completion).next().unwrap();
+                        assert!(queue.complete(completion).next().is_none(), "once only");
                         queue.release(slot);
                         let number = u64::from_ne_bytes(memory[..].try_into().unwrap());
                         assert!(seen.lock().unwrap().insert(number));
@@ -127,6 +127,7 @@ fn a_full_concurrent_queue_refuses_and_recovers() {
     assert!(queue.reserve().is_none());
     let (slot, _) = queue
         .complete(&succeed(pair.left.send_completions()))
+        .next()
         .unwrap();
     assert!(
         queue.reserve().is_none(),
@@ -183,6 +184,7 @@ fn a_slot_of_another_queue_is_refused() {
     assert_eq!(refused.memory[..], bytes(8, 2));
     let (slot, memory) = one
         .complete(&succeed(pair.left.send_completions()))
+        .next()
         .unwrap();
     assert_eq!(
         memory[..],
@@ -209,23 +211,25 @@ fn a_detached_slot_can_be_kept_beside_its_queue() {
     let write = |seed| SendRequest::write(pattern(&pair.domain, 8, seed), target.remote());
     let detached = one.reserve().unwrap().detach();
     assert!(one.reserve().is_none());
-    let slot = one.attach(detached);
+    let slot = one.attach(detached).unwrap();
     let index = slot.index();
     one.post(slot, write(1)).unwrap();
-    let completed = one.complete(&succeed(pair.left.send_completions()));
-    let (slot, _) = completed.unwrap();
+    let mut completed = one.complete(&succeed(pair.left.send_completions()));
+    let (slot, _) = completed.next().unwrap();
     assert_eq!(slot, index);
     one.release(slot);
-    drop(one.attach(one.reserve().unwrap().detach()));
+    drop(one.attach(one.reserve().unwrap().detach()).unwrap());
     assert_eq!(free_slots(&one), 1);
 
-    // A foreign slot is not put in the place of an own one.
+    // A foreign slot is not put in the place of an own one, and not lost.
     let own = other.reserve();
-    let foreign = other.attach(one.reserve().unwrap().detach());
-    let refused = other.post(foreign, write(2)).unwrap_err();
-    assert!(matches!(refused.error, Error::InvalidArgument { .. }));
+    let refused = other.attach(one.reserve().unwrap().detach()).unwrap_err();
+    let error = refused.error;
+    assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
     assert!(other.reserve().is_none());
     drop(own);
+    let own = one.attach(refused.value).unwrap();
+    one.post(own, write(2)).unwrap();
 }
 
 /// A program that returns early, by `?`, has no line that gives the slot back.
@@ -238,8 +242,8 @@ fn a_slot_that_is_dropped_unused_is_free_again() {
             queue: "send",
             capacity: queue.capacity(),
         })?;
-        let nothing = pair.domain.allocate(8)?.expose_at(AccessFlags::empty(), 1);
-        nothing.map_err(|(_, error)| error)?;
+        let page = pair.domain.allocate(8)?;
+        page.expose_at(AccessFlags::empty(), 1)?;
         unreachable!("an address inside of a page in slot {}", slot.index());
     };
     for round in 0..=queue.capacity() {

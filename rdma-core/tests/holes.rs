@@ -132,10 +132,10 @@ fn regions_of_no_bytes_are_refused_and_parts_of_none_are_harmless() {
             .allocate_layout(std::alloc::Layout::new::<()>())
             .unwrap_err(),
     );
-    refused(domain.register(Vec::new()).unwrap_err().1);
+    refused(domain.register(Vec::new()).unwrap_err().error);
     let (empty, all) = domain.allocate(64).unwrap().split_at(0);
     assert!(empty.is_empty());
-    refused(empty.expose(AccessFlags::REMOTE_READ).unwrap_err().1);
+    refused(empty.expose(AccessFlags::REMOTE_READ).unwrap_err().error);
     let shared = SharedBuffer::new(all);
     refused(LentMemory::new(shared.try_read(8..8).unwrap()).unwrap_err());
 
@@ -234,7 +234,7 @@ fn a_lease_ends_at_the_device_and_not_by_a_clock() {
     let mut sends = pair.left.send_queue();
     let write = |seed| SendRequest::write(pattern(&pair.domain, 64, seed), remote);
     carry_out(&pair.left, &mut sends, write(1));
-    let buffer = target.revoke().map_err(|(_, error)| error).unwrap();
+    let buffer = target.revoke().unwrap();
     sends.post(write(2)).unwrap();
     let refused = completion(pair.left.send_completions());
     assert_eq!(refused.status(), WorkStatus::RemoteAccess);
@@ -360,7 +360,7 @@ fn a_panic_with_operations_in_flight_frees_nothing_too_early() {
         .unwrap();
     assert_eq!(succeed(pair.left.receive_completions()).len(), 64);
     assert!(!shared.is_unclaimed());
-    let target = target.revoke().map_err(|(_, error)| error).unwrap();
+    let target = target.revoke().unwrap();
     assert_eq!(target[..], bytes(4096, 7));
     drop(pair);
     assert_eq!(shared.bytes().unwrap(), bytes(64, 5));
@@ -548,8 +548,11 @@ fn objects_are_dropped_in_any_order_with_operations_in_flight() {
             .build()
             .unwrap();
         let fields = CompletionFields::STANDARD;
-        let extended = context.completion_queue(64).extended(fields).build();
-        let extended = extended.unwrap();
+        let extended = context
+            .completion_queue(64)
+            .extended(fields)
+            .build()
+            .unwrap();
         let prepared = domain
             .queue_pair()
             .send_completions(&queue)

@@ -12,8 +12,8 @@ use common::{Pair, completion, context, eventually, exposed, pattern};
 use ibverbs_sys as sys;
 use rdma_core::{
     AccessFlags, Buffer, CompletionFields, CompletionQueue, Context, Error, ProtectionDomain,
-    QueuePairState, RemoteMemory, SendRequest, StatusClass, WindowType, WorkCompletion, WorkOpcode,
-    WorkStatus,
+    QueuePairState, Refused, RemoteMemory, SendRequest, StatusClass, WindowType, WorkCompletion,
+    WorkOpcode, WorkStatus,
 };
 
 type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, i32, *mut sys::ibv_wc) -> i32;
@@ -122,8 +122,11 @@ unsafe extern "C" fn unknown_start(
 fn an_unknown_status_of_an_extended_queue_is_told_with_its_number() {
     let context = context();
     let fields = CompletionFields::STANDARD;
-    let queue = context.completion_queue(64).extended(fields).build();
-    let queue = queue.unwrap();
+    let queue = context
+        .completion_queue(64)
+        .extended(fields)
+        .build()
+        .unwrap();
     // SAFETY: nobody else uses the queue yet, and the function is of the same type.
     unsafe {
         let driver = (*queue.as_raw()).start_poll.replace(unknown_start);
@@ -255,6 +258,79 @@ fn a_post_that_the_device_refuses_gives_memory_and_slot_back() {
 }
 
 /// Completions that never come: then the device has to forget the requests.
+static SEND_ALL: OnceLock<PostSend> = OnceLock::new();
+
+/// Posts the first request of a list, and refuses the others.
+unsafe extern "C" fn send_first(
+    queue_pair: *mut sys::ibv_qp,
+    wr: *mut sys::ibv_send_wr,
+    bad: *mut *mut sys::ibv_send_wr,
+) -> i32 {
+    let post = SEND_ALL.get().expect("it was replaced");
+    // SAFETY: the arguments are those of the call that came, a list of at least one request.
+    unsafe {
+        let rest = std::mem::replace(&mut (*wr).next, ptr::null_mut());
+        let errno = post(queue_pair, wr, bad);
+        (*wr).next = rest;
+        if errno != 0 || rest.is_null() {
+            return errno;
+        }
+        *bad = rest;
+    }
+    ENOMEM
+}
+
+/// A batch that is posted in part may end with an unsignaled request, and the thread that posted it
+/// may give it up. Later requests of the queue complete it.
+#[test]
+fn an_unsignaled_request_that_a_batch_leaves_behind_is_completed_by_another_batch() {
+    let context = context();
+    let domain = context.protection_domain().unwrap();
+    let pair = Pair::in_domain(&domain, |builder| builder, &Default::default());
+    let there = exposed(&domain, 8, AccessFlags::REMOTE);
+    let ops = || {
+        // SAFETY: the context is open, and this thread alone uses it.
+        unsafe { &mut (*context.as_raw()).ops }
+    };
+    let driver = ops().post_send.replace(send_first).unwrap();
+    let _ = SEND_ALL.set(driver);
+    let queue = pair.left.concurrent_send_queue();
+    let push = |batch: &mut rdma_core::ConcurrentSendBatch<'_, Buffer>, seed| {
+        let write = SendRequest::write(pattern(&domain, 8, seed), there.remote());
+        let slot = queue.reserve().unwrap();
+        let index = slot.index();
+        batch.push(slot, write.unsignaled()).unwrap();
+        index
+    };
+    // Two leave a request each, and the second tries twice.
+    let (mut one, mut other) = (queue.batch(3), queue.batch(3));
+    let mut posted = Vec::new();
+    for (batch, tries) in [(&mut one, 1), (&mut other, 2)] {
+        let slots: Vec<_> = (0..3).map(|seed| push(batch, seed)).collect();
+        for left in (0..3).rev().take(tries) {
+            let refused = batch.post().unwrap_err();
+            assert_eq!((refused.posted, batch.len()), (1, left));
+        }
+        posted.extend(&slots[..tries]);
+    }
+    ops().post_send = Some(driver);
+    drop((one, other));
+    let mut last = queue.batch(3);
+    for _ in 0..2 {
+        posted.push(push(&mut last, 7));
+        last.post().unwrap();
+        let done = common::succeed(pair.left.send_completions());
+        for (slot, _) in queue.complete(&done) {
+            let place = posted.iter().position(|&it| it == slot);
+            posted.swap_remove(place.expect("a slot of a request that was posted"));
+            queue.release(slot);
+        }
+    }
+    assert_eq!(posted, [], "every request came back");
+    let free: Vec<_> = std::iter::from_fn(|| queue.reserve()).collect();
+    assert_eq!(free.len(), queue.capacity());
+}
+
 #[test]
 fn requests_of_a_scope_whose_completions_are_lost_are_forgotten_by_the_device() {
     let context = context();
@@ -311,7 +387,10 @@ fn a_part_is_not_leased_where_windows_reach_the_whole_region() {
     let registration = domain.registration().access(AccessFlags::WINDOW_BIND);
     let (left, right) = registration.allocate(8192).unwrap().split_at(4096);
     let window = match right.lease(window, AccessFlags::REMOTE_WRITE) {
-        Err((_, window, error)) => {
+        Err(Refused {
+            value: (_, window),
+            error,
+        }) => {
             assert!(error.is_unsupported(), "{error}");
             window
         }

@@ -138,7 +138,7 @@ fn revoked_key() {
     let pair = Pair::new();
     let exposed = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let remote = exposed.remote();
-    let buffer = exposed.revoke().map_err(|(_, error)| error).unwrap();
+    let buffer = exposed.revoke().unwrap();
     fails(
         &pair,
         SendRequest::read(buffer, remote),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use common::{Pair, bytes, carry_out, completion, context, expose, exposed, pattern, until_failed};
 use rdma_core::{
-    AccessFlags, Claim, Error, ReadClaim, RemoteMemory, SendRequest, SharedBuffer, WorkStatus,
-    WriteClaim,
+    AccessFlags, Claim, Error, ReadClaim, Refused, RemoteMemory, SendRequest, SharedBuffer,
+    WorkStatus, WriteClaim,
 };
 
 #[test]
@@ -211,10 +211,13 @@ fn revoking_needs_the_last_clone_and_ends_the_grant_at_the_device() {
         SendRequest::write(pattern(&pair.domain, 64, 1), remote),
     );
     let part = exposed.slice(..8).unwrap();
-    let (exposed, error) = exposed.revoke().expect_err("a part is held");
+    let Refused {
+        value: exposed,
+        error,
+    } = exposed.revoke().expect_err("a part is held");
     assert!(matches!(error, Error::InUse { .. }));
     drop(part);
-    let mut buffer = exposed.revoke().map_err(|(_, error)| error).unwrap();
+    let mut buffer = exposed.revoke().unwrap();
     assert_eq!(buffer[..], bytes(64, 1));
     buffer.fill(0);
     sends.post(SendRequest::write(source, remote)).unwrap();
@@ -233,7 +236,10 @@ fn memory_in_flight_cannot_be_revoked() {
     let exposed = exposed(&pair.domain, 64, AccessFlags::REMOTE);
     let mut receives = pair.right.receive_queue();
     receives.post(exposed.clone()).unwrap();
-    let (exposed, error) = exposed.revoke().expect_err("it is in flight");
+    let Refused {
+        value: exposed,
+        error,
+    } = exposed.revoke().expect_err("it is in flight");
     assert!(matches!(error, Error::InUse { .. }));
     pair.right.fail().unwrap();
     drop(receives.complete(&completion(pair.right.receive_completions())));
@@ -254,7 +260,7 @@ fn parts_of_one_buffer_are_exposed_apart_from_each_other() {
         SendRequest::write(source, exposed.remote()),
     );
     assert!(right.iter().all(|&byte| byte == 7));
-    let left = exposed.revoke().map_err(|(_, error)| error).unwrap();
+    let left = exposed.revoke().unwrap();
     let whole = left.join(right).unwrap();
     assert_eq!(
         (&whole[..64], &whole[64..]),
@@ -430,7 +436,10 @@ fn frozen_and_claimed_memory_is_lent_for_reading_only() {
 fn nothing_empty_is_exposed() {
     let domain = context().protection_domain().unwrap();
     let (empty, _rest) = domain.allocate(8).unwrap().split_at(0);
-    let (empty, error) = empty.expose(AccessFlags::REMOTE).unwrap_err();
+    let Refused {
+        value: empty,
+        error,
+    } = empty.expose(AccessFlags::REMOTE).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument { .. }));
     assert!(empty.is_empty());
 }

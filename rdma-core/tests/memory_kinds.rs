@@ -146,8 +146,12 @@ fn what_has_no_address_is_not_copied_inline() {
     let mut sends = pair.left.send_queue();
     let there = 0x7654_3210_0000;
     let memory = HostMemory::zeroed(64).unwrap();
-    let elsewhere = pair.domain.registration().at(there).register(memory);
-    let elsewhere = elsewhere.map_err(|(_, error)| error).unwrap();
+    let elsewhere = pair
+        .domain
+        .registration()
+        .at(there)
+        .register(memory)
+        .unwrap();
     let refused = sends
         .post(SendRequest::send(elsewhere).inline())
         .unwrap_err();
@@ -288,7 +292,7 @@ fn on_demand_memory_serves_requests_and_takes_advice() {
         &mut sends,
         SendRequest::write(source, exposed.remote()),
     );
-    let buffer = exposed.revoke().map_err(|(_, error)| error).unwrap();
+    let buffer = exposed.revoke().unwrap();
     assert_eq!(buffer[..], bytes(4096, 2));
 }
 
@@ -345,14 +349,14 @@ fn memory_is_exposed_at_an_address_of_choice() {
         .domain
         .allocate(8192)
         .unwrap()
-        .expose_at(AccessFlags::REMOTE, there);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+        .expose_at(AccessFlags::REMOTE, there)
+        .unwrap();
     assert_eq!(exposed.remote().address, there);
     let mut sends = pair.left.send_queue();
     let source = pattern(&pair.domain, 64, 1);
     let place = exposed.remote().slice(100..164).unwrap();
     carry_out(&pair.left, &mut sends, SendRequest::write(source, place));
-    let buffer = exposed.revoke().map_err(|(_, error)| error).unwrap();
+    let buffer = exposed.revoke().unwrap();
     assert_eq!(buffer[100..164], bytes(64, 1));
 }
 
@@ -422,7 +426,7 @@ fn objects_of_c_become_objects_of_this_crate() {
         let start = std::ptr::NonNull::new(start.cast()).unwrap();
         HostMemory::from_mapping(start, 4096)
     };
-    let mut buffer = domain.register(mapped).map_err(|(_, error)| error).unwrap();
+    let mut buffer = domain.register(mapped).unwrap();
     buffer.copy_from_slice(&bytes(4096, 2));
     // SAFETY: the region is nobody else's, and its memory is the static below, which has no
     // reference to it.
@@ -456,8 +460,9 @@ fn device_memory_of_c_becomes_device_memory_of_this_crate() {
     assert_eq!((memory.as_raw(), memory.len()), (raw, 4096));
     memory.write_at(64, &bytes(256, 1)).unwrap();
     let domain = context.protection_domain().unwrap();
-    let region = domain.register_device_memory(&memory, 64..320, AccessFlags::empty());
-    let region = region.unwrap();
+    let region = domain
+        .register_device_memory(&memory, 64..320, AccessFlags::empty())
+        .unwrap();
     drop(memory);
     assert_eq!(sent(&pair_in(&domain), region, 256), bytes(256, 1));
 }
@@ -496,7 +501,7 @@ fn a_mapped_file_is_registered_and_written() {
     file.set_len(8192).unwrap();
     // SAFETY: nobody else knows the file.
     let memory = unsafe { HostMemory::map_file(file.as_fd(), 4096, 4096) }.unwrap();
-    let buffer = domain.register(memory).map_err(|(_, error)| error).unwrap();
+    let buffer = domain.register(memory).unwrap();
     let pair = pair_in(&domain);
     let mut receives = pair.right.receive_queue();
     receives.post(buffer).unwrap();

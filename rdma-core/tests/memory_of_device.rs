@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use common::{Pair, bytes, carry_out, context, is_softroce, pattern, receive, succeed};
 use rdma_core::{
-    AccessFlags, Buffer, DetachedMemory, HostMemory, HugePages, Pages, ProtectionDomain,
+    AccessFlags, Buffer, DetachedMemory, HostMemory, HugePages, Pages, ProtectionDomain, Refused,
     SendRequest,
 };
 use softroce::fault::{Errno, Failure, Verb};
@@ -32,7 +32,7 @@ fn buffers(expected: u64) {
 }
 
 fn detach(buffer: Buffer) -> DetachedMemory {
-    buffer.detach().map_err(|(_, error)| error).unwrap()
+    buffer.detach().unwrap()
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn what_a_domain_allocates_is_the_devices() {
         (aligned.len(), aligned.as_ptr().addr() % (1 << 16)),
         (100, 0)
     );
-    let mut memory: HostMemory = buffer.into_owner().map_err(|(_, error)| error).unwrap();
+    let mut memory: HostMemory = buffer.into_owner().unwrap();
     assert_eq!(memory.pages(), Pages::Ordinary);
     // Memory outlives its region, and keeps the domain; so does a buffer.
     drop(domain);
@@ -106,21 +106,20 @@ fn it_moves_between_domains_and_is_divided() {
     let address = buffer.as_ptr();
     for domain in [&other, &one, &one] {
         let attached = domain.registration().attach(detach(buffer));
-        buffer = attached.map_err(|(_, error)| error).unwrap();
+        buffer = attached.unwrap();
         assert_eq!(buffer.as_ptr(), address);
     }
     // A parent domain is another one, to the verb.
     let parent = one.parent().ok();
     if let Some(parent) = &parent {
         let attached = parent.registration().attach(detach(buffer));
-        buffer = attached.map_err(|(_, error)| error).unwrap();
+        buffer = attached.unwrap();
     }
     let (left, right) = buffer.split_at(100);
     let buffer = left.join(right).unwrap();
     assert_eq!(buffer[..], bytes(8192, 1));
     let at_address = one.registration().at(1 << 30);
-    let attached = at_address.attach(detach(buffer));
-    let buffer = attached.map_err(|(_, error)| error).unwrap();
+    let buffer = at_address.attach(detach(buffer)).unwrap();
     drop((one, other, parent));
     assert_eq!(buffer[..], bytes(8192, 1));
     drop(buffer);
@@ -140,14 +139,13 @@ fn messages_and_peers_reach_it() {
     assert_eq!(received[..], bytes(8192, 1));
     // A part of it is a region of its own, while the device has the rest.
     let (left, right) = received.split_at(5000);
-    let exposed = left.expose(AccessFlags::REMOTE);
-    let exposed = exposed.map_err(|(_, error)| error).unwrap();
+    let exposed = left.expose(AccessFlags::REMOTE).unwrap();
     let (source, _) = source.split_at(5000);
     sends
         .post(SendRequest::write(source, exposed.remote()))
         .unwrap();
     succeed(pair.left.send_completions());
-    let left = exposed.revoke().map_err(|(_, error)| error).unwrap();
+    let left = exposed.revoke().unwrap();
     assert_eq!(left[..], bytes(8192, 1)[..5000]);
     drop((left, right));
 }
@@ -191,8 +189,8 @@ fn a_failed_registration_gives_the_memory_back() {
     buffers(0);
     let memory = HostMemory::builder(64).domain(&domain).build().unwrap();
     let refused = domain.registration().access(unknown).register(memory);
-    let (memory, _) = refused.unwrap_err();
+    let Refused { value: memory, .. } = refused.unwrap_err();
     buffers(1);
-    drop(domain.register(memory).map_err(|(_, error)| error).unwrap());
+    drop(domain.register(memory).unwrap());
     buffers(0);
 }

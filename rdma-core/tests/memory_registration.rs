@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::{Pair, bytes, carry_out, context, exposed, pattern, receive};
 use rdma_core::{
     AccessFlags, Buffer, DetachedMemory, Error, FrozenBuffer, HostMemory, HugePages, Pages,
-    ProtectionDomain, SendRequest,
+    ProtectionDomain, Refused, SendRequest,
 };
 
 fn domain() -> ProtectionDomain {
@@ -48,14 +48,17 @@ fn a_vector_is_registered_and_comes_back() {
     let mut vector = Vec::with_capacity(10_000);
     vector.extend_from_slice(&bytes(5000, 1));
     let place = vector.as_ptr();
-    let buffer = domain.register(vector).map_err(|(_, error)| error).unwrap();
+    let buffer = domain.register(vector).unwrap();
     assert_eq!((buffer.as_ptr(), buffer.len()), (place, 5000));
     let buffer = there_and_back(&domain, buffer);
-    let (buffer, error) = buffer
+    let Refused {
+        value: buffer,
+        error,
+    } = buffer
         .into_owner::<Box<[u8]>>()
         .expect_err("it is a vector");
     assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
-    let vector: Vec<u8> = buffer.into_owner().map_err(|(_, error)| error).unwrap();
+    let vector: Vec<u8> = buffer.into_owner().unwrap();
     assert_eq!((vector.as_ptr(), vector.capacity()), (place, 10_000));
     assert_eq!(vector, bytes(5000, 1));
 }
@@ -64,9 +67,9 @@ fn a_vector_is_registered_and_comes_back() {
 fn a_box_is_registered_and_comes_back() {
     let domain = domain();
     let boxed = bytes(3000, 2).into_boxed_slice();
-    let buffer = domain.register(boxed).map_err(|(_, error)| error).unwrap();
+    let buffer = domain.register(boxed).unwrap();
     let buffer = there_and_back(&domain, buffer);
-    let boxed: Box<[u8]> = buffer.into_owner().map_err(|(_, error)| error).unwrap();
+    let boxed: Box<[u8]> = buffer.into_owner().unwrap();
     assert_eq!(boxed[..], bytes(3000, 2));
 }
 
@@ -75,12 +78,9 @@ fn bytes_of_others_are_registered_and_come_back() {
     let domain = domain();
     let mut mutable = bytes::BytesMut::from(&bytes(64, 3)[..]);
     let rest = mutable.split_off(16);
-    let buffer = domain
-        .register(mutable)
-        .map_err(|(_, error)| error)
-        .unwrap();
+    let buffer = domain.register(mutable).unwrap();
     let buffer = there_and_back(&domain, buffer);
-    let mut mutable: bytes::BytesMut = buffer.into_owner().map_err(|(_, error)| error).unwrap();
+    let mut mutable: bytes::BytesMut = buffer.into_owner().unwrap();
     mutable.unsplit(rest);
     assert_eq!(mutable[..], bytes(64, 3));
 }
@@ -109,34 +109,28 @@ fn shared_memory_is_a_source_and_never_writable() {
     let domain = domain();
     let shared = bytes::Bytes::from(bytes(64, 4));
     let other = shared.clone();
-    let frozen = domain
-        .register_shared(shared)
-        .map_err(|(_, error)| error)
-        .unwrap();
+    let frozen = domain.register_shared(shared).unwrap();
     let frozen = is_a_source(&domain, frozen);
     let frozen = frozen.thaw().expect_err("others read it");
     let clone = frozen.clone();
-    let (frozen, error) = frozen.into_owner::<bytes::Bytes>().expect_err("a clone");
+    let Refused {
+        value: frozen,
+        error,
+    } = frozen.into_owner::<bytes::Bytes>().expect_err("a clone");
     assert!(matches!(error, Error::InUse { .. }));
     drop(clone);
     let part = frozen.slice(8..).unwrap();
     drop(frozen);
-    let shared: bytes::Bytes = part.into_owner().map_err(|(_, error)| error).unwrap();
+    let shared: bytes::Bytes = part.into_owner().unwrap();
     assert_eq!(shared.as_ptr(), other.as_ptr());
 
     let counted: Arc<[u8]> = bytes(32, 5).into();
     let frozen = domain.register_shared(Arc::clone(&counted));
-    drop(is_a_source(
-        &domain,
-        frozen.map_err(|(_, error)| error).unwrap(),
-    ));
+    drop(is_a_source(&domain, frozen.unwrap()));
     assert_eq!(Arc::strong_count(&counted), 1, "the owner is dropped");
     let constant: &'static [u8] = b"constant";
     let frozen = domain.register_shared(constant);
-    drop(is_a_source(
-        &domain,
-        frozen.map_err(|(_, error)| error).unwrap(),
-    ));
+    drop(is_a_source(&domain, frozen.unwrap()));
 }
 
 #[test]
@@ -146,7 +140,10 @@ fn nothing_is_registered_of_nothing() {
         domain.allocate(0),
         Err(Error::InvalidArgument { .. })
     ));
-    let (vector, error) = domain.register(Vec::with_capacity(8)).expect_err("0 bytes");
+    let Refused {
+        value: vector,
+        error,
+    } = domain.register(Vec::with_capacity(8)).expect_err("0 bytes");
     assert_eq!(
         (vector.capacity(), vector.len()),
         (8, 0),
@@ -174,14 +171,17 @@ fn nothing_is_registered_of_nothing() {
 fn a_part_does_not_give_the_owner_back() {
     let domain = domain();
     let (left, right) = domain.allocate(64).unwrap().split_at(32);
-    let (left, error) = left.into_owner::<HostMemory>().expect_err("a part");
+    let Refused { value: left, error } = left.into_owner::<HostMemory>().expect_err("a part");
     assert!(matches!(error, Error::InUse { .. }));
     let whole = left.join(right).unwrap();
     let (whole, rest) = whole.split_at(64);
-    let (whole, error) = whole.detach().expect_err("an empty part is held");
+    let Refused {
+        value: whole,
+        error,
+    } = whole.detach().expect_err("an empty part is held");
     assert!(matches!(error, Error::InUse { .. }));
     drop(rest);
-    let memory: HostMemory = whole.into_owner().map_err(|(_, error)| error).unwrap();
+    let memory: HostMemory = whole.into_owner().unwrap();
     assert_eq!(memory.len(), 64);
 }
 
@@ -192,16 +192,9 @@ fn memory_moves_from_one_domain_to_another() {
         context.protection_domain().unwrap(),
         context.protection_domain().unwrap(),
     );
-    let memory: DetachedMemory = pattern(&one, 64, 6)
-        .detach()
-        .map_err(|(_, error)| error)
-        .unwrap();
+    let memory: DetachedMemory = pattern(&one, 64, 6).detach().unwrap();
     assert_eq!(memory.len(), 64);
-    let buffer = other
-        .registration()
-        .attach(memory)
-        .map_err(|(_, error)| error)
-        .unwrap();
+    let buffer = other.registration().attach(memory).unwrap();
     let buffer = there_and_back(&other, buffer);
     assert_eq!(buffer[..], bytes(64, 6));
 }
@@ -226,16 +219,11 @@ fn memory_is_aligned_prefaulted_and_in_huge_pages_or_says_why_not() {
         }
         other => panic!("{other:?}"),
     }
-    let buffer = domain.register(memory).map_err(|(_, error)| error).unwrap();
+    let buffer = domain.register(memory).unwrap();
     let (mut small, rest) = buffer.split_at(4096);
     small.copy_from_slice(&bytes(4096, 7));
     let small = there_and_back(&domain, small);
-    let memory: HostMemory = small
-        .join(rest)
-        .unwrap()
-        .into_owner()
-        .map_err(|(_, error)| error)
-        .unwrap();
+    let memory: HostMemory = small.join(rest).unwrap().into_owner().unwrap();
     assert_eq!(memory[..4096], bytes(4096, 7));
 
     let required = HostMemory::builder(page)
@@ -260,7 +248,10 @@ fn a_registration_takes_all_flags_for_local_use_and_none_for_peers() {
         AccessFlags::REMOTE_ATOMIC,
     ] {
         let refused = domain.registration().access(flag).register(vec![0; 8]);
-        let (vector, error) = refused.expect_err("peers would reach a slice");
+        let Refused {
+            value: vector,
+            error,
+        } = refused.expect_err("peers would reach a slice");
         assert!(matches!(error, Error::InvalidArgument { .. }));
         assert_eq!(vector, [0; 8]);
     }
@@ -287,7 +278,7 @@ fn relaxed_ordering_is_taken_or_ignored() {
         &mut sends,
         SendRequest::write(source, exposed.remote()),
     );
-    let buffer = exposed.revoke().map_err(|(_, error)| error).unwrap();
+    let buffer = exposed.revoke().unwrap();
     assert_eq!(buffer[..], bytes(64, 1));
 }
 
@@ -296,8 +287,7 @@ fn requests_use_the_address_that_the_registration_says() {
     let domain = domain();
     let there = 0x7654_3210_0000;
     let memory = HostMemory::zeroed(8192).unwrap();
-    let buffer = domain.registration().at(there).register(memory);
-    let mut buffer = buffer.map_err(|(_, error)| error).unwrap();
+    let mut buffer = domain.registration().at(there).register(memory).unwrap();
     buffer.copy_from_slice(&bytes(8192, 1));
     let buffer = there_and_back(&domain, buffer);
     let (_, part) = buffer.split_at(100);

@@ -275,7 +275,7 @@ fn an_unreliable_connection_writes_and_does_not_read() {
     assert_eq!(sends.complete(&sent).count(), 1);
     let (received, _) = receive(&pair.right, &mut receives);
     assert_eq!(received.immediate(), Some(0x1234_5678));
-    let revoked = writable.revoke().map_err(|(_, error)| error).unwrap();
+    let revoked = writable.revoke().unwrap();
     assert_eq!(revoked[..], bytes(64, 9));
     let readable = exposed(&pair.domain, 8, AccessFlags::REMOTE_READ);
     let remote = readable.remote();

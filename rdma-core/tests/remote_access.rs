@@ -149,11 +149,7 @@ fn a_revoked_key() {
     let pair = Pair::new();
     let guarded = Guarded::new(&pair, AccessFlags::REMOTE);
     let remote = guarded.exposed.remote();
-    let buffer = guarded
-        .exposed
-        .revoke()
-        .map_err(|(_, error)| error)
-        .unwrap();
+    let buffer = guarded.exposed.revoke().unwrap();
     refused(
         &pair,
         SendRequest::write(pattern(&pair.domain, 16, 1), remote),

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{Pair, bytes, exposed, pattern, succeed};
+use common::{Pair, bytes, completion, eventually, exposed, pattern, succeed};
 use rdma_core::{
-    AccessFlags, Buffer, ConnectOptions, Error, ExposedMemory, QueuePairBuilder, SendQueue,
-    SendRequest, WorkCompletion,
+    AccessFlags, Buffer, ConcurrentSendQueue, ConnectOptions, Error, ExposedMemory,
+    QueuePairBuilder, SendQueue, SendRequest, WorkCompletion,
 };
 
 fn pairs(requests: u32) -> [Pair; 2] {
@@ -156,5 +156,169 @@ fn queues_that_share_a_queue_pair_and_never_signal_go_on() {
             }
         }
         assert!(posted > 100, "{posted} of 300 were posted");
+    }
+}
+
+/// The slots that the next completion completes, and their memory.
+fn finished(pair: &Pair, queue: &ConcurrentSendQueue<Buffer>) -> Vec<(u32, Buffer)> {
+    let completion = succeed(pair.left.send_completions());
+    let all: Vec<_> = queue.complete(&completion).collect();
+    all.iter().for_each(|&(slot, _)| queue.release(slot));
+    all
+}
+
+fn assert_all_are_free(queue: &ConcurrentSendQueue<Buffer>) {
+    let free: Vec<_> = std::iter::from_fn(|| queue.reserve()).collect();
+    assert_eq!(free.len(), queue.capacity(), "every slot is free again");
+}
+
+#[test]
+fn every_nth_request_of_a_concurrent_queue_has_a_completion() {
+    const N: u8 = 4;
+    for pair in pairs(16) {
+        let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
+        let queue = pair.left.concurrent_send_queue();
+        let mut batch = queue.batch(N.into());
+        for round in 0..50 {
+            let mut slots = Vec::new();
+            for seed in 0..N {
+                let slot = queue.reserve().expect("a free slot");
+                slots.push(slot.index());
+                let request = unsignaled(&pair, &there, round + seed);
+                batch.push(slot, request).unwrap();
+            }
+            assert_eq!(batch.post().unwrap(), N.into());
+            // The latest first.
+            let all = finished(&pair, &queue);
+            let seen: Vec<_> = all.iter().map(|(slot, _)| *slot).rev().collect();
+            assert_eq!(seen, slots);
+            for (seed, (_, memory)) in (0..N).rev().zip(all) {
+                assert_eq!(memory[..], bytes(8, round + seed));
+            }
+            nothing_completes(&pair);
+        }
+        assert_all_are_free(&queue);
+    }
+}
+
+/// A signaled request within a batch completes those before it alone.
+#[test]
+fn a_signaled_request_of_a_concurrent_batch_ends_a_run() {
+    for pair in pairs(16) {
+        let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
+        let queue = pair.left.concurrent_send_queue();
+        let mut batch = queue.batch(16);
+        for signaled in [false, true, true, false, false] {
+            let request = match signaled {
+                true => SendRequest::write(pattern(&pair.domain, 8, 0), there.remote()),
+                false => unsignaled(&pair, &there, 0),
+            };
+            batch.push(queue.reserve().unwrap(), request).unwrap();
+        }
+        batch.post().unwrap();
+        let lengths = [(); 3].map(|()| finished(&pair, &queue).len());
+        assert_eq!(lengths, [2, 1, 2]);
+        nothing_completes(&pair);
+        assert_all_are_free(&queue);
+    }
+}
+
+#[test]
+fn what_is_not_taken_of_a_concurrent_completion_is_dropped_and_its_slots_are_free() {
+    let [pair, _] = pairs(4);
+    let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
+    let frozen = pattern(&pair.domain, 8, 1).freeze();
+    let queue = pair.left.concurrent_send_queue();
+    let mut batch = queue.batch(4);
+    for _ in 0..4 {
+        let write = SendRequest::write(frozen.clone(), there.remote()).unsignaled();
+        batch.push(queue.reserve().unwrap(), write).unwrap();
+    }
+    batch.post().unwrap();
+    let completion = succeed(pair.left.send_completions());
+    let (slot, _) = queue
+        .complete(&completion)
+        .next()
+        .expect("the signaled one");
+    queue.release(slot);
+    let free: Vec<_> = std::iter::from_fn(|| queue.reserve()).collect();
+    assert_eq!(free.len(), 4, "every slot is free again");
+    assert!(frozen.thaw().is_ok(), "no request keeps it");
+    assert_eq!(queue.complete(&completion).count(), 0, "once only");
+}
+
+/// Threads that each signal every eighth request share one queue.
+#[test]
+fn threads_that_signal_every_nth_request_get_all_of_their_memory() {
+    const THREADS: u8 = 3;
+    const ROUNDS: usize = 40;
+    const N: usize = 8;
+    for pair in pairs(64) {
+        let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
+        let queue = pair.left.concurrent_send_queue::<Buffer>();
+        let completions = std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (queue, there, pair) = (&queue, &there, &pair);
+                scope.spawn(move || {
+                    let mut batch = queue.batch(N);
+                    for _ in 0..ROUNDS {
+                        for _ in 0..N {
+                            let slot = eventually("a free slot", || queue.reserve());
+                            batch.push(slot, unsignaled(pair, there, thread)).unwrap();
+                        }
+                        assert_eq!(batch.post().unwrap(), N);
+                    }
+                });
+            }
+            let (mut counts, mut completions) = ([0; THREADS as usize], 0);
+            while counts.iter().sum::<usize>() < usize::from(THREADS) * ROUNDS * N {
+                let all = finished(&pair, &queue);
+                assert_eq!(all.len(), N, "those of one batch");
+                let thread = (0..THREADS).find(|&thread| all[0].1[..] == bytes(8, thread));
+                let thread = thread.expect("a thread's pattern");
+                assert!(all.iter().all(|(_, memory)| memory[..] == bytes(8, thread)));
+                counts[usize::from(thread)] += N;
+                completions += 1;
+            }
+            assert_eq!(counts, [ROUNDS * N; THREADS as usize]);
+            completions
+        });
+        assert_eq!(completions, usize::from(THREADS) * ROUNDS);
+        nothing_completes(&pair);
+        assert_all_are_free(&queue);
+    }
+}
+
+/// Requests that fail have completions of their own, whatever they ask for.
+#[test]
+fn every_slot_of_a_concurrent_batch_that_fails_comes_back_once() {
+    for failing in 0..6 {
+        for pair in pairs(8) {
+            let there = exposed(&pair.domain, 8, AccessFlags::REMOTE);
+            let queue = pair.left.concurrent_send_queue();
+            let mut batch = queue.batch(6);
+            for index in 0..6 {
+                let mut request = unsignaled(&pair, &there, index);
+                if index == failing {
+                    let mut nowhere = there.remote();
+                    nowhere.rkey ^= 0xff;
+                    request = SendRequest::write(pattern(&pair.domain, 8, index), nowhere);
+                    request = request.unsignaled();
+                }
+                batch.push(queue.reserve().unwrap(), request).unwrap();
+            }
+            batch.post().unwrap();
+            let mut seen = Vec::new();
+            while seen.len() < 6 {
+                let completion = completion(pair.left.send_completions());
+                for (slot, memory) in queue.complete(&completion) {
+                    assert!(!seen.contains(&slot), "slot {slot} came twice");
+                    assert!((0..6).any(|seed| memory[..] == bytes(8, seed)));
+                    seen.push(slot);
+                }
+            }
+            seen.iter().for_each(|&slot| queue.release(slot));
+            assert_all_are_free(&queue);
+        }
     }
 }

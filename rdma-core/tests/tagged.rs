@@ -47,7 +47,7 @@ fn values_come_back_through_every_kind_of_queue() {
         .post(slot, SendRequest::write(write, there.remote()))
         .unwrap();
     let done = succeed(pair.left.send_completions());
-    let (slot, Tagged { value, .. }) = concurrent.complete(&done).unwrap();
+    let (slot, Tagged { value, .. }) = concurrent.complete(&done).next().unwrap();
     concurrent.release(slot);
     assert_eq!(value, "write");
 

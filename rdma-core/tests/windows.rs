@@ -8,8 +8,8 @@ use common::{
 };
 use rdma_core::{
     AccessFlags, Buffer, ConnectOptions, Error, LeaseState, MemoryWindow, ProtectionDomain,
-    QueuePair, QueuePairState, RemoteMemory, Result, SendOperations, SendRequest, Transport,
-    WindowLease, WindowType, WorkCompletion, WorkStatus,
+    QueuePair, QueuePairState, Refused, RemoteMemory, Result, SendOperations, SendRequest,
+    Transport, WindowLease, WindowType, WorkCompletion, WorkStatus,
 };
 
 const TYPES: [WindowType; 2] = [WindowType::One, WindowType::Two];
@@ -44,7 +44,7 @@ fn memory(domain: &ProtectionDomain, len: usize) -> Buffer {
 fn lease(domain: &ProtectionDomain, kind: WindowType, access: AccessFlags) -> Option<WindowLease> {
     let window = window(domain, kind)?;
     let lease = memory(domain, 4096).lease(window, access);
-    Some(lease.map_err(|(.., error)| error).unwrap())
+    Some(lease.unwrap())
 }
 
 /// Posts a request that has no memory, and waits for its success.
@@ -143,7 +143,7 @@ fn a_window_is_bound_again_and_again_with_new_keys() {
                 let (buffer, window) = lease.finish().expect("free");
                 assert_eq!(buffer[64..128], bytes(64, round));
                 let again = buffer.lease(window, AccessFlags::REMOTE_WRITE);
-                lease = again.map_err(|(.., error)| error).unwrap();
+                lease = again.unwrap();
             }
         }
     }
@@ -176,7 +176,7 @@ fn a_peer_gives_back_by_its_send() {
             // ibv_poll_cq(3) says otherwise; Soft-RoCE of Linux 6.1 tells nothing, and the window
             // has to be freed.
             assert!(!is_softroce());
-            lease.revoke().map_err(|(_, error)| error).unwrap()
+            lease.revoke().unwrap()
         }
     };
     assert_eq!(buffer[64..128], bytes(64, 3));
@@ -236,7 +236,7 @@ fn a_completion_that_is_shown_again_ends_nothing() {
         let key = lease.remote().unwrap().rkey;
         receives.post(pair.domain.allocate(8).unwrap()).unwrap();
         let arrived = give_back(&pair, key);
-        lease.revoke().map_err(|(_, error)| error).unwrap();
+        lease.revoke().unwrap();
         let window = window_with_index(&pair.domain, key >> 8);
         if window.is_none() {
             assert!(receives.complete(&arrived).is_some());
@@ -252,8 +252,9 @@ fn a_completion_that_is_shown_again_ends_nothing() {
         eprintln!("not on this device: the number of a freed window, soon");
         return;
     };
-    let lease = memory(&pair.domain, 4096).lease(window, AccessFlags::REMOTE);
-    let lease = lease.map_err(|(.., error)| error).unwrap();
+    let lease = memory(&pair.domain, 4096)
+        .lease(window, AccessFlags::REMOTE)
+        .unwrap();
     let same = (0..256).any(|_| {
         carry_out_bare(&pair.right, lease.bind());
         if lease.remote().unwrap().rkey == key {
@@ -301,7 +302,7 @@ fn a_lease_ends_where_its_memory_does() {
         let (middle, after) = rest.split_at(1024);
         // IBTA 10.6.7 wants it; Soft-RoCE of Linux 6.1 looks at the region's bounds.
         let lease = middle.lease(window, AccessFlags::REMOTE);
-        let Some(lease) = where_supported(lease.map_err(|(.., error)| error)) else {
+        let Some(lease) = where_supported(lease) else {
             continue;
         };
         carry_out_bare(&pair.right, lease.bind());
@@ -336,13 +337,10 @@ fn a_revoked_lease_ends_at_the_device_in_any_state() {
         let Some(free) = lease(&pair.domain, kind, AccessFlags::REMOTE) else {
             continue;
         };
-        assert_eq!(
-            free.revoke().map_err(|(_, error)| error).unwrap().len(),
-            4096
-        );
+        assert_eq!(free.revoke().unwrap().len(), 4096);
         let bound = bound(&pair, kind, AccessFlags::REMOTE).unwrap();
         let token = part(&bound);
-        let mut buffer = bound.revoke().map_err(|(_, error)| error).unwrap();
+        let mut buffer = bound.revoke().unwrap();
         buffer.fill(1);
         assert_eq!(write(&pair, token, 2), WorkStatus::RemoteAccess);
         assert!(buffer.iter().all(|&byte| byte == 1));
@@ -370,14 +368,17 @@ fn a_forgotten_lease_keeps_its_memory() {
     };
     let (leased, rest) = memory(&pair.domain, 8192).split_at(4096);
     let lease = leased.lease(window, AccessFlags::REMOTE);
-    let Some(lease) = where_supported(lease.map_err(|(.., error)| error)) else {
+    let Some(lease) = where_supported(lease) else {
         return;
     };
     carry_out_bare(&pair.right, lease.bind());
     let token = part(&lease);
     std::mem::forget(lease);
     assert_eq!(write(&pair, token, 1), WorkStatus::Success, "it is granted");
-    let (_rest, error) = rest.detach().expect_err("a part is leased");
+    let Refused {
+        value: _rest,
+        error,
+    } = rest.detach().expect_err("a part is leased");
     assert!(matches!(error, Error::InUse { .. }));
 }
 
@@ -396,7 +397,10 @@ fn requests_out_of_turn_are_refused() {
         assert_eq!(lease.state(), LeaseState::Binding);
         refused(lease.bind());
         refused(lease.unbind());
-        let (lease, error) = lease.revoke().expect_err("a request has it");
+        let Refused {
+            value: lease,
+            error,
+        } = lease.revoke().expect_err("a request has it");
         assert!(matches!(error, Error::InUse { .. }));
         let lease = lease.finish().expect_err("a request has it");
         drop(request);
@@ -460,7 +464,7 @@ fn a_request_that_fails_leaves_a_lease_to_be_revoked() {
         assert_eq!((lease.state(), lease.remote()), (LeaseState::Unknown, None));
         assert!(lease.bind().is_err() && lease.unbind().is_err());
         let lease = lease.finish().expect_err("nobody knows");
-        let buffer = lease.revoke().map_err(|(_, error)| error).unwrap();
+        let buffer = lease.revoke().unwrap();
         let other = Pair::in_domain(&pair.domain, |it| it, &ConnectOptions::default());
         assert_eq!(write(&other, token, 1), WorkStatus::RemoteAccess);
         assert!(buffer.iter().all(|&byte| byte == 0));
@@ -482,7 +486,10 @@ fn a_request_lost_with_its_queue_leaves_a_lease_to_be_revoked() {
         "nobody gave it to the queue"
     );
     drop(queue);
-    let (lease, error) = lease.revoke().expect_err("the queue pair has it");
+    let Refused {
+        value: lease,
+        error,
+    } = lease.revoke().expect_err("the queue pair has it");
     assert!(matches!(error, Error::InUse { .. }));
     drop(pair);
     assert_eq!(lease.state(), LeaseState::Unknown);
@@ -498,18 +505,30 @@ fn memory_that_cannot_be_leased_is_given_back() {
     let access = AccessFlags::REMOTE;
     let invalid = |error| assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
     let plain = domain.allocate(64).unwrap();
-    let (plain, window, error) = plain.lease(window, access).expect_err("no windows");
+    let Refused {
+        value: (plain, window),
+        error,
+    } = plain.lease(window, access).expect_err("no windows");
     invalid(error);
     assert_eq!(plain.len(), 64);
     let (empty, rest) = memory(&domain, 64).split_at(0);
-    let (_, window, error) = empty.lease(window, access).expect_err("0 bytes");
+    let Refused {
+        value: (_, window),
+        error,
+    } = empty.lease(window, access).expect_err("0 bytes");
     invalid(error);
     let local = AccessFlags::LOCAL_WRITE;
-    let (rest, window, error) = rest.lease(window, local).expect_err("no remote right");
+    let Refused {
+        value: (rest, window),
+        error,
+    } = rest.lease(window, local).expect_err("no remote right");
     invalid(error);
     let other = domain.context().protection_domain().unwrap();
     let foreign = memory(&other, 64);
-    let (_, window, error) = foreign.lease(window, access).expect_err("another domain");
+    let Refused {
+        value: (_, window),
+        error,
+    } = foreign.lease(window, access).expect_err("another domain");
     invalid(error);
     assert!(rest.lease(window, access).is_ok());
 }
@@ -565,7 +584,7 @@ fn leases_go_through_every_kind_of_send_queue() {
             let reserved = eventually("a slot", || queue.reserve());
             queue.post_inline(reserved, request.unwrap()).unwrap();
             let done = succeed(pair.right.send_completions());
-            assert!(queue.complete(&done).is_none(), "it has no memory");
+            assert!(queue.complete(&done).next().is_none(), "it has no memory");
         };
         done(lease.bind());
         assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);
@@ -626,8 +645,9 @@ fn a_window_of_c_becomes_one_of_this_crate() {
         MemoryWindow::from_raw(&pair.domain, raw, WindowType::Two)
     };
     assert!(!window.as_raw().is_null());
-    let lease = memory(&pair.domain, 4096).lease(window, AccessFlags::REMOTE);
-    let lease = lease.map_err(|(.., error)| error).unwrap();
+    let lease = memory(&pair.domain, 4096)
+        .lease(window, AccessFlags::REMOTE)
+        .unwrap();
     assert!(!lease.as_raw().is_null());
     carry_out_bare(&pair.right, lease.bind());
     assert_eq!(write(&pair, part(&lease), 1), WorkStatus::Success);

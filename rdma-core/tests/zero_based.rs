@@ -5,8 +5,8 @@ mod common;
 
 use common::{Pair, bytes, carry_out, context, pattern, receive, succeed, where_supported};
 use rdma_core::{
-    AccessFlags, Buffer, Error, HostMemory, Left, ProtectionDomain, Reregistered, Reregistration,
-    SendRequest,
+    AccessFlags, Buffer, Error, HostMemory, Left, ProtectionDomain, Refused, Reregistered,
+    Reregistration, SendRequest,
 };
 
 const PAGE: usize = 4096;
@@ -16,8 +16,7 @@ const PAGE: usize = 4096;
 fn zero_based(domain: &ProtectionDomain) -> Buffer {
     let registration = domain.registration().access(AccessFlags::ZERO_BASED);
     let memory = HostMemory::zeroed(2 * PAGE).unwrap();
-    let registered = registration.register(memory);
-    registered.map_err(|(_, error)| error).unwrap()
+    registration.register(memory).unwrap()
 }
 
 /// Receives a message into the right half of a buffer, and checks that this half alone changes.
@@ -36,7 +35,7 @@ fn only_the_right_half_receives(pair: &Pair, buffer: Buffer) {
 /// The changed buffer; `None` where the device has no such verb, as softroce has.
 #[track_caller]
 fn reregistered(buffer: Buffer, changes: Reregistration) -> Option<Reregistered> {
-    where_supported(buffer.reregister(changes).map_err(|failed| failed.error))
+    where_supported(buffer.reregister(changes).map_err(Error::from))
 }
 
 #[test]
@@ -62,14 +61,20 @@ fn a_first_byte_that_is_to_be_both_zero_and_another_address_is_refused() {
             }
             panic!("it was registered");
         }
-        Err((memory, error)) => {
+        Err(Refused {
+            value: memory,
+            error,
+        }) => {
             assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
             assert!(registration.at(0).register(memory).is_ok(), "both are 0");
         }
     }
     let access = AccessFlags::REMOTE | AccessFlags::ZERO_BASED;
     let buffer = pair.domain.allocate(PAGE).unwrap();
-    let (buffer, error) = buffer.expose_at(access, 1 << 30).unwrap_err();
+    let Refused {
+        value: buffer,
+        error,
+    } = buffer.expose_at(access, 1 << 30).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
     assert!(buffer.expose_at(access, 0).is_ok(), "both are 0");
 }
@@ -80,7 +85,7 @@ fn memory_that_begins_inside_of_a_page_cannot_count_from_zero() {
     let domain = context().protection_domain().unwrap();
     let (_, part) = domain.allocate(2 * PAGE).unwrap().split_at(100);
     let access = AccessFlags::REMOTE | AccessFlags::ZERO_BASED;
-    let (part, error) = part.expose(access).unwrap_err();
+    let Refused { value: part, error } = part.expose(access).unwrap_err();
     assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
     assert_eq!(part.len(), 2 * PAGE - 100);
 }
@@ -109,8 +114,12 @@ fn reregistration_keeps_the_addresses_of_requests() {
 
     let there = 0x7654_3210_0000;
     let memory = HostMemory::zeroed(2 * PAGE).unwrap();
-    let registered = pair.domain.registration().at(there).register(memory);
-    let buffer = registered.map_err(|(_, error)| error).unwrap();
+    let buffer = pair
+        .domain
+        .registration()
+        .at(there)
+        .register(memory)
+        .unwrap();
     let changes = Reregistration::new().access(AccessFlags::WINDOW_BIND);
     let changed = reregistered(buffer, changes).unwrap();
     only_the_right_half_receives(&pair, changed.buffer);
@@ -159,14 +168,14 @@ fn peers_count_from_zero() {
     let pair = Pair::new();
     let access = AccessFlags::REMOTE | AccessFlags::ZERO_BASED;
     let (before, part) = pair.domain.allocate(2 * PAGE).unwrap().split_at(PAGE);
-    let exposed = part.expose(access).map_err(|(_, error)| error).unwrap();
+    let exposed = part.expose(access).unwrap();
     assert_eq!(exposed.remote().address, 0);
     let source = pattern(&pair.domain, 64, 1);
     let there = exposed.slice(64..128).unwrap().remote();
     let mut sends = pair.left.send_queue();
     sends.post(SendRequest::write(source, there)).unwrap();
     succeed(pair.left.send_completions());
-    let buffer = exposed.revoke().map_err(|(_, error)| error).unwrap();
+    let buffer = exposed.revoke().unwrap();
     assert_eq!(buffer[64..128], bytes(64, 1));
     assert!(before.iter().all(|&byte| byte == 0));
 }

@@ -99,7 +99,7 @@ impl Leases {
                 );
                 Ok((id, remote))
             }
-            Err((memory, error)) => Err((paste(lead, memory, tail, lender), error)),
+            Err(refused) => Err((paste(lead, refused.value, tail, lender), refused.error)),
         }
     }
 
@@ -122,7 +122,7 @@ impl Leases {
         Some(match memory.revoke() {
             Ok(memory) => Ok(paste(lead, memory, tail, lender)),
             // The device still has it: it is dropped, which frees nothing that the device can reach.
-            Err((_, error)) => Err(error),
+            Err(refused) => Err(refused.error),
         })
     }
 }

@@ -125,7 +125,7 @@ impl Connection {
             if !self.control_credits.try_take(reserve) {
                 break;
             }
-            let own = || Some(self.sends.attach(self.outbox.slots.pop()?));
+            let own = || self.sends.attach(self.outbox.slots.pop()?).ok();
             let Some(slot) = self.sends.reserve().or_else(own) else {
                 let fits = self.control_credits.give(1);
                 debug_assert!(fits, "a credit that was taken can be given back");

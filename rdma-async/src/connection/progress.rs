@@ -49,7 +49,7 @@ impl Connection {
     }
 
     fn dispatch(&self, completion: &WorkCompletion) {
-        if let Some((index, (header, claim))) = self.sends.complete(completion) {
+        if let Some((index, (header, claim))) = self.sends.complete(completion).next() {
             let outcome = completion.result().map(|()| match completion.opcode() {
                 WorkOpcode::CompareAndSwap | WorkOpcode::FetchAndAdd => {
                     let value = header.as_ref().and_then(|header| header.first_chunk());

@@ -57,6 +57,12 @@ impl AddressHandle {
         }
     }
 
+    /// The context that it is of.
+    #[inline]
+    pub(crate) fn context(&self) -> &Arc<ContextHandle> {
+        self.owner.context()
+    }
+
     /// Whether requests to queue pairs of this context can name it: another driver would follow it
     /// as if it were its own.
     #[inline]

@@ -23,7 +23,7 @@ impl CompletionQueue {
     /// # let prepared = domain.queue_pair().build()?;
     /// # let endpoint = prepared.endpoint();
     /// # let queue_pair = prepared.connect(&endpoint, &ConnectOptions::default())?;
-    /// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE).map_err(|(_, error)| error)?;
+    /// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE)?;
     /// # let source = domain.allocate(8)?;
     /// let mut sends = queue_pair.send_queue();
     /// sends.post(SendRequest::write(source, peer.remote()))?;

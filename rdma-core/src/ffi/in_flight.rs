@@ -3,11 +3,15 @@
 use std::fmt;
 use std::mem::{self, MaybeUninit};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
 
 use super::queue_pair::QueuePairHandle;
 use super::receive_ring::no_receive_queue;
 use super::request::{
-    Limits, ReceiveElements, describe_inline, describe_send, describe_usual, stack_room,
+    Limits, ReceiveElements, describe_inline, describe_send, describe_usual, describe_usual_inline,
+    receive_request, scatter_usual, stack_room,
 };
 use super::reserved_slot::SlotGuard;
 use super::ring::Held;
@@ -16,11 +20,33 @@ use crate::error::Error;
 use crate::memory::{Gather, Scatter};
 use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendRequest};
 
+/// Memory and value that a request keeps while in flight.
+pub(super) struct Launched<T> {
+    pub(super) held: Held<T>,
+    /// The id of the unsignaled request that this one completes as well, which was posted before it
+    /// in the same queue pair; 0 for none.
+    pub(super) earlier: u64,
+}
+
+impl<T> Launched<T> {
+    /// Memory and value of a request whose completion ends no other request.
+    #[inline]
+    fn alone(memory: Option<T>, keep: KeepAlive) -> Self {
+        Self {
+            held: Held { memory, keep },
+            earlier: 0,
+        }
+    }
+}
+
 /// The requests of a queue, each in a slot from reservation to release.
 pub(crate) struct Slots<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
-    table: SlotTable<Held<T>>,
-    /// What usual send requests may have, where they may be posted in the usual way.
+    table: SlotTable<Launched<T>>,
+    /// Ids of unsignaled requests that were posted, while no later request completes them.
+    unfollowed: Mutex<Vec<u64>>,
+    has_unfollowed: AtomicBool,
+    /// What usual requests may have, where they may be posted in the usual way.
     usual: Option<Limits>,
 }
 
@@ -40,13 +66,18 @@ impl<T: Send + 'static> Slots<T> {
             usual: queue_pair.is_usual().then(|| Limits::of_sends(&queue_pair)),
             queue_pair,
             table: SlotTable::new(capacity),
+            unfollowed: Mutex::default(),
+            has_unfollowed: AtomicBool::new(false),
         }
     }
 
     /// A table for receives. Where the queue pair takes none, its one slot is in use for ever.
     pub(crate) fn for_receives(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let refused = no_receive_queue(&queue_pair).is_some();
-        let slots = Self::new(queue_pair, if refused { 1 } else { capacity });
+        let takes_elements = queue_pair.sizes().receive_elements > 0;
+        let usual = takes_elements.then(|| Limits::of_receives(&queue_pair));
+        let mut slots = Self::new(queue_pair, if refused { 1 } else { capacity });
+        slots.usual = usual;
         if refused && let Some(slot) = slots.reserve() {
             slot.into_reserved();
         }
@@ -57,7 +88,7 @@ impl<T: Send + 'static> Slots<T> {
         &self.queue_pair
     }
 
-    pub(super) fn table(&self) -> &SlotTable<Held<T>> {
+    pub(super) fn table(&self) -> &SlotTable<Launched<T>> {
         &self.table
     }
 
@@ -69,13 +100,19 @@ impl<T: Send + 'static> Slots<T> {
     /// use.
     #[inline]
     pub(crate) fn reserve(&self) -> Option<SlotGuard<'_>> {
-        self.table.reserve().map(|reserved| self.guard(reserved))
+        let reserved = self.table.reserve()?;
+        Some(SlotGuard::new(&self.table, reserved))
     }
 
-    /// Guards a slot of this table again that was taken out of its guard.
+    /// Guards a slot of this table again that was taken out of its guard; gives one of another table
+    /// back.
     #[inline]
-    pub(crate) fn guard(&self, reserved: Reserved) -> SlotGuard<'_> {
-        SlotGuard::new(&self.table, reserved)
+    pub(crate) fn guard(&self, reserved: Reserved) -> Result<SlotGuard<'_>, (Error, Reserved)> {
+        if self.table.owns(&reserved) {
+            Ok(SlotGuard::new(&self.table, reserved))
+        } else {
+            Err((foreign_slot(), reserved))
+        }
     }
 
     /// Takes a slot of this table out of its guard; one of another table goes back there.
@@ -122,11 +159,8 @@ impl<T: Send + 'static> Slots<T> {
         }
         // It has nothing to be dropped, which the compiler does not see.
         mem::forget(keep);
-        let held = Held {
-            memory: Some(memory),
-            keep: KeepAlive::Nothing,
-        };
-        self.table.launch(&reserved, held);
+        let launched = Launched::alone(Some(memory), KeepAlive::Nothing);
+        self.table.launch(&reserved, launched);
         // SAFETY: it was described, and `room` outlives the call. The memory is in the slot, where
         // nobody can reach it until `complete` takes it for a completion with this id, or the queue
         // pair is destroyed.
@@ -140,7 +174,7 @@ impl<T: Send + 'static> Slots<T> {
     /// Takes back the memory of a request that was not posted.
     #[cold]
     fn withdraw(&self, reserved: Reserved, error: Error) -> (Error, T) {
-        let mut held = self.table.withdraw(reserved);
+        let mut held = self.table.withdraw(reserved).held;
         held.keep.settle(Outcome::NotPosted);
         (error, held.memory.expect("the memory that was put in"))
     }
@@ -157,8 +191,8 @@ impl<T: Send + 'static> Slots<T> {
             return Err((error, request.into_memory()));
         }
         let (memory, keep) = request.into_parts();
-        let memory = Some(memory);
-        self.table.launch(&reserved, Held { memory, keep });
+        let launched = Launched::alone(Some(memory), keep);
+        self.table.launch(&reserved, launched);
         // SAFETY: it was described, and `room` outlives the call. Memory and what keeps alive are in
         // the slot, where nobody can reach them until `complete` takes them for a completion with
         // this id, or the queue pair is destroyed.
@@ -166,8 +200,9 @@ impl<T: Send + 'static> Slots<T> {
         posted.map_err(|error| self.withdraw(reserved, error))
     }
 
-    /// Posts a send request whose data is copied in a reserved slot, which is free again on failure.
-    #[inline]
+    /// Posts a send request whose data is copied in a reserved slot, which is free again on failure:
+    /// the usual ones as [`Self::post_send`] does.
+    #[inline(always)]
     pub(crate) fn post_inline<D: InlineData>(
         &self,
         slot: SlotGuard<'_>,
@@ -177,6 +212,33 @@ impl<T: Send + 'static> Slots<T> {
             Ok(reserved) => reserved,
             Err(error) => return Err((error, request.into_memory())),
         };
+        let (Some(limits), true) = (self.usual, request.is_usual()) else {
+            return self.post_any_inline(reserved, request);
+        };
+        let (data, description) = request.into_usual();
+        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
+        let id = reserved.id();
+        if !describe_usual_inline(&mut wr, &mut room, &data, &description, limits, id) {
+            let request = SendRequest::from_usual(data, description);
+            return self.post_any_inline(reserved, request);
+        }
+        let launched = Launched::alone(None, KeepAlive::Nothing);
+        self.table.launch(&reserved, launched);
+        // SAFETY: it was described, and `room` and the data, which is copied, outlive the call.
+        let errno = unsafe { self.queue_pair.usual().post_send(wr.as_mut_ptr()) };
+        if errno == 0 {
+            return Ok(());
+        }
+        self.table.withdraw(reserved);
+        Err((self.queue_pair.post_send_error(errno), data))
+    }
+
+    #[inline(never)]
+    fn post_any_inline<D: InlineData>(
+        &self,
+        reserved: Reserved,
+        request: SendRequest<D>,
+    ) -> Result<(), (Error, D)> {
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let (queue_pair, id) = (&self.queue_pair, reserved.id());
         if let Err(error) = describe_inline(&mut wr, &mut room, &request, queue_pair, id) {
@@ -184,19 +246,19 @@ impl<T: Send + 'static> Slots<T> {
             return Err((error, request.into_memory()));
         }
         let (data, keep) = request.into_parts();
-        self.table.launch(&reserved, Held { memory: None, keep });
+        self.table.launch(&reserved, Launched::alone(None, keep));
         // SAFETY: it was described, and `room` and the data, which is copied, outlive the call. What
         // keeps alive is in the slot.
         let posted = unsafe { queue_pair.post_send(wr.assume_init_mut()) };
         posted.map_err(|error| {
-            let mut held = self.table.withdraw(reserved);
+            let mut held = self.table.withdraw(reserved).held;
             held.keep.settle(Outcome::NotPosted);
             (error, data)
         })
     }
 
-    /// Posts a receive request in a free slot.
-    #[inline]
+    /// Posts a receive request in a free slot: the usual ones as [`Self::post_send`] does.
+    #[inline(always)]
     pub(crate) fn post_receive(&self, memory: T) -> Result<(), (Error, T)>
     where
         T: Scatter,
@@ -204,6 +266,28 @@ impl<T: Send + 'static> Slots<T> {
         let Some(reserved) = self.table.reserve() else {
             return Err((self.no_slot(), memory));
         };
+        let mut room = stack_room();
+        let usual = self.usual;
+        let count = usual.and_then(|limits| scatter_usual(&mut room, &memory, limits));
+        let Some(count) = count else {
+            return self.post_any_receive(reserved, memory);
+        };
+        let mut wr = receive_request(&mut room, count, reserved.id());
+        let launched = Launched::alone(Some(memory), KeepAlive::Nothing);
+        self.table.launch(&reserved, launched);
+        // SAFETY: as in `post_send`.
+        let errno = unsafe { self.queue_pair.usual().post_receive(&mut wr) };
+        if errno == 0 {
+            return Ok(());
+        }
+        Err(self.withdraw(reserved, self.queue_pair.post_receive_error(errno)))
+    }
+
+    #[inline(never)]
+    fn post_any_receive(&self, reserved: Reserved, memory: T) -> Result<(), (Error, T)>
+    where
+        T: Scatter,
+    {
         let mut elements = ReceiveElements::new();
         let (limits, context) = (self.queue_pair.sizes(), self.queue_pair.domain().context());
         if let Err(error) = elements.scatter(&memory, limits, context) {
@@ -211,15 +295,12 @@ impl<T: Send + 'static> Slots<T> {
             return Err((error, memory));
         }
         let mut wr = elements.work_request(reserved.id());
-        let held = Held {
-            memory: Some(memory),
-            keep: KeepAlive::Nothing,
-        };
-        self.table.launch(&reserved, held);
+        let launched = Launched::alone(Some(memory), KeepAlive::Nothing);
+        self.table.launch(&reserved, launched);
         // SAFETY: as in `post_send`.
         let posted = unsafe { self.queue_pair.post_receive(&mut wr) };
         posted.map_err(|error| {
-            let held = self.table.withdraw(reserved);
+            let held = self.table.withdraw(reserved).held;
             (error, held.memory.expect("the memory that was put in"))
         })
     }
@@ -237,15 +318,136 @@ impl<T: Send + 'static> Slots<T> {
     /// slot, which stays in use until [`Self::release`].
     #[inline]
     pub(crate) fn complete(&self, id: u64, outcome: Outcome) -> Option<(u32, Option<T>)> {
-        let (index, mut held) = self.table.complete(id)?;
+        let (index, Launched { mut held, .. }) = self.table.complete(id)?;
         held.keep.settle(outcome);
         Some((index, held.memory))
+    }
+
+    /// Takes the memory of the request with this id as [`Self::complete`] does, and that of the
+    /// unsignaled requests before it, one after the other.
+    #[inline]
+    pub(crate) fn complete_all(&self, id: u64, outcome: Outcome) -> CompletedRun<'_, T> {
+        CompletedRun {
+            slots: self,
+            id,
+            outcome,
+            is_inferred: false,
+        }
+    }
+
+    /// Keeps the id of an unsignaled request, the last of those posted in a row, for a signaled one
+    /// that is posted later.
+    #[cold]
+    pub(super) fn leave_unfollowed(&self, id: u64) {
+        self.unfollowed.lock().push(id);
+        self.has_unfollowed.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes the id of a request that [was left](Self::leave_unfollowed); 0 if there is none.
+    #[inline]
+    pub(super) fn take_unfollowed(&self) -> u64 {
+        // Relaxed: what is not seen yet is seen at the next post.
+        if !self.has_unfollowed.load(Ordering::Relaxed) {
+            return 0;
+        }
+        self.pop_unfollowed()
+    }
+
+    #[cold]
+    fn pop_unfollowed(&self) -> u64 {
+        let mut unfollowed = self.unfollowed.lock();
+        let id = unfollowed.pop();
+        self.has_unfollowed
+            .store(!unfollowed.is_empty(), Ordering::Relaxed);
+        id.unwrap_or(0)
     }
 
     /// Makes a completed slot free again; does nothing to a slot in any other state.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
         self.table.release(index);
+    }
+}
+
+/// The slots of a request that has completed and of the unsignaled requests before it, the latest
+/// first. Slots that are not taken are released, and their memory is dropped.
+pub(crate) struct CompletedRun<'a, T: Send + 'static> {
+    slots: &'a Slots<T>,
+    /// The request that comes next; 0 when there is none.
+    id: u64,
+    /// The completion.
+    outcome: Outcome,
+    /// Set if the completion is that of a later request.
+    is_inferred: bool,
+}
+
+impl<T: Send + 'static> fmt::Debug for CompletedRun<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletedRun")
+            .field("slots", &self.slots)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + 'static> CompletedRun<'_, T> {
+    /// Makes a completed slot free again.
+    #[inline]
+    pub(crate) fn release(&self, index: u32) {
+        self.slots.release(index);
+    }
+
+    /// Gives up what the current request kept.
+    #[cold]
+    #[inline(never)]
+    fn settle(&self, mut keep: KeepAlive) {
+        let outcome = if self.is_inferred {
+            keep.inferred(self.outcome, &self.slots.queue_pair)
+        } else {
+            self.outcome
+        };
+        keep.settle(outcome);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release_rest(&mut self) {
+        while let Some((index, memory)) = self.next() {
+            self.slots.release(index);
+            drop(memory);
+        }
+    }
+}
+
+impl<T: Send + 'static> Iterator for CompletedRun<'_, T> {
+    type Item = (u32, Option<T>);
+
+    #[inline]
+    fn next(&mut self) -> Option<(u32, Option<T>)> {
+        if self.id == 0 {
+            return None;
+        }
+        // A request that had a completion of its own, as those that fail have, took with it those
+        // before it: the run ends there.
+        let taken = self.slots.table.complete(mem::take(&mut self.id));
+        let (index, Launched { held, earlier }) = taken?;
+        let Held { memory, keep } = held;
+        if matches!(keep, KeepAlive::Nothing) {
+            // It has nothing to be dropped, which the compiler does not see.
+            mem::forget(keep);
+        } else {
+            self.settle(keep);
+        }
+        (self.id, self.is_inferred) = (earlier, true);
+        Some((index, memory))
+    }
+}
+
+impl<T: Send + 'static> Drop for CompletedRun<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.id != 0 {
+            self.release_rest();
+        }
     }
 }
 

@@ -153,13 +153,26 @@ impl QueuePairHandle {
         self.kind
     }
 
-    /// Whether it is a reliable connection that is posted to by `ibv_post_send`, with at least one
-    /// element.
+    /// Returns whether this is a connection, reliable or not, that is posted to by `ibv_post_send`,
+    /// with at least one element.
     #[inline]
     pub(super) fn is_usual(&self) -> bool {
-        self.kind == Transport::ReliableConnected
-            && self.extended.is_none()
-            && self.sizes.send_elements > 0
+        let is_connection = matches!(
+            self.kind,
+            Transport::ReliableConnected | Transport::UnreliableConnected
+        );
+        is_connection && self.is_posted_plainly()
+    }
+
+    /// Returns whether this sends datagrams that `ibv_post_send` posts, with at least one element.
+    #[inline]
+    pub(super) fn is_usual_for_datagrams(&self) -> bool {
+        self.kind == Transport::Datagram && self.is_posted_plainly()
+    }
+
+    #[inline]
+    fn is_posted_plainly(&self) -> bool {
+        self.extended.is_none() && self.sizes.send_elements > 0
     }
 
     /// How many requests were asked for, and what else of them was granted.

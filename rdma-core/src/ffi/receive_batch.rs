@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::batch::posted_before;
 use super::receive_ring::ReceiveRing;
-use super::request::{receive_request, scatter};
+use super::request::{receive_request, scatter, scatter_usual};
 use super::ring::Unstaged;
 use crate::error::{Error, Result};
 use crate::memory::Scatter;
@@ -41,8 +41,30 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         self.queue.ring.staged()
     }
 
-    #[inline]
+    /// Describes a receive behind the others: the usual ones in a way that the compiler makes one
+    /// piece of code of.
+    #[inline(always)]
     pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
+    where
+        T: Scatter,
+    {
+        let queue = &mut *self.queue;
+        let Some(id) = queue.ring.usual_staged_id() else {
+            return self.stage_any(memory);
+        };
+        let limits = queue.limits();
+        let (wr, room) = queue.room.place(self.first + queue.ring.staged());
+        let Some(count) = scatter_usual(room, &memory, limits) else {
+            return self.stage_any(memory);
+        };
+        wr.write(receive_request(room, count, id));
+        // SAFETY: it has a usual id.
+        unsafe { queue.ring.stage_memory(memory) };
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn stage_any(&mut self, memory: T) -> Result<(), (Error, T)>
     where
         T: Scatter,
     {

@@ -72,6 +72,12 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.ring.take(id)
     }
 
+    /// Limits of a receive that is posted in the usual way.
+    #[inline]
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// Makes room for a batch.
     #[inline]
     pub(super) fn open_room(&mut self) {

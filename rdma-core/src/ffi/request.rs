@@ -9,10 +9,12 @@ use super::context::ContextHandle;
 use super::elements::{ElementList, MAX_ELEMENTS, place};
 use super::queue_pair::{QueuePairHandle, QueuePairSizes};
 use super::request_check::{ATOMIC, check};
+use crate::address::AddressHandle;
 use crate::error::Result;
 use crate::memory::{Elements, Gather, Scatter};
 use crate::queue_pair::{
     Description, InlineData, KeepAlive, Operation, Placement, SendFlags, SendRequest, Target,
+    Transport,
 };
 
 /// `IBV_WR_FLUSH` of headers that have it.
@@ -55,24 +57,52 @@ pub(super) struct Limits {
     inline: u64,
     /// The place of the context that memory is registered with.
     context: usize,
+    /// The same for reads and atomics; [`NOWHERE`] where there are none, so that no memory fits. That
+    /// costs the others nothing.
+    read_context: usize,
 }
+
+/// The place of no context.
+const NOWHERE: usize = 1;
 
 impl Limits {
     pub(super) fn of_sends(queue_pair: &QueuePairHandle) -> Self {
         let sizes = queue_pair.sizes();
+        let context = place(queue_pair.domain().context());
         Self {
             elements: MAX_ELEMENTS.min(sizes.send_elements as usize),
             inline: sizes.inline_data.into(),
-            context: place(queue_pair.domain().context()),
+            context,
+            read_context: match queue_pair.kind() {
+                Transport::ReliableConnected => context,
+                _ => NOWHERE,
+            },
         }
     }
 
     pub(super) fn of_receives(queue_pair: &QueuePairHandle) -> Self {
-        let sizes = queue_pair.sizes();
+        let elements = queue_pair.sizes().receive_elements;
+        Self::of_shared_receives(elements, queue_pair.domain().context())
+    }
+
+    /// The limits of receives in a shared queue of this context, of at most so many elements.
+    pub(super) fn of_shared_receives(elements: u32, context: &ContextHandle) -> Self {
         Self {
-            elements: MAX_ELEMENTS.min(sizes.receive_elements as usize),
+            elements: MAX_ELEMENTS.min(elements as usize),
             inline: 0,
-            context: place(queue_pair.domain().context()),
+            context: place(context),
+            read_context: NOWHERE,
+        }
+    }
+
+    /// The place of the context that the memory of a request must be of.
+    #[inline(always)]
+    fn context_for(self, operation: Operation) -> usize {
+        match operation {
+            Operation::Read | Operation::CompareAndSwap { .. } | Operation::FetchAndAdd { .. } => {
+                self.read_context
+            }
+            _ => self.context,
         }
     }
 
@@ -97,14 +127,14 @@ pub(super) fn describe_usual<T: Gather>(
     wr_id: u64,
 ) -> bool {
     // SAFETY: nothing else uses the room until the list is described.
-    let mut list = unsafe { ElementList::of_usual(room, limits.context) };
+    let mut list = unsafe { ElementList::of_usual(room, limits.context_for(request.operation)) };
     memory.gather(&mut Elements::new(&mut list));
     let is_inline = request.flags.contains(SendFlags::INLINE);
     let is_usual = match request.operation {
         Operation::Send { .. } | Operation::Write { .. } => {
             !is_inline || (list.is_mapped() && list.bytes() <= limits.inline)
         }
-        Operation::Read => !is_inline && list.is_writable(),
+        Operation::Read => !is_inline && list.is_writable() && list.len() > 0,
         Operation::CompareAndSwap { .. } | Operation::FetchAndAdd { .. } => {
             let address = request.remote.address;
             !is_inline
@@ -117,6 +147,74 @@ pub(super) fn describe_usual<T: Gather>(
     let is_usual = is_usual && request.target == Target::Peer && list.fits(limits.elements);
     if is_usual {
         write_usual(wr, &list, request, wr_id);
+    }
+    is_usual
+}
+
+/// Describes a request of a connected queue pair whose data is copied when it is posted, and that
+/// keeps nothing; `false` for what [`describe_inline`] has to look at more closely, or to refuse.
+///
+/// All of it is for one place, as [`describe_usual`] is.
+#[inline(always)]
+pub(super) fn describe_usual_inline<D: InlineData>(
+    wr: &mut MaybeUninit<sys::ibv_send_wr>,
+    room: &mut Room,
+    data: &D,
+    request: &Description,
+    limits: Limits,
+    wr_id: u64,
+) -> bool {
+    // SAFETY: nothing else uses the room until the list is described.
+    let mut list = unsafe { ElementList::of_usual(room, limits.context) };
+    data.collect(&mut Elements::new(&mut list));
+    let is_usual = matches!(
+        request.operation,
+        Operation::Send { .. } | Operation::Write { .. }
+    );
+    let is_usual = is_usual
+        && request.target == Target::Peer
+        && list.bytes() <= limits.inline
+        && list.fits(limits.elements);
+    if is_usual {
+        let mut request = *request;
+        // Without data there is nothing to copy.
+        request.flags.set(SendFlags::INLINE, list.len() > 0);
+        write_usual(wr, &list, &request, wr_id);
+    }
+    is_usual
+}
+
+/// Describes a datagram; `false` for what [`describe_send`] has to look at more closely, or to refuse.
+#[inline(always)]
+pub(super) fn describe_usual_datagram<T: Gather>(
+    wr: &mut MaybeUninit<sys::ibv_send_wr>,
+    room: &mut Room,
+    memory: &T,
+    (request, handle): (&Description, &AddressHandle),
+    limits: Limits,
+    wr_id: u64,
+) -> bool {
+    // SAFETY: nothing else uses the room until the list is described.
+    let mut list = unsafe { ElementList::of_usual(room, limits.context) };
+    memory.gather(&mut Elements::new(&mut list));
+    let (Operation::Send { .. }, Target::Datagram { queue_pair, qkey }) =
+        (request.operation, request.target)
+    else {
+        return false;
+    };
+    let is_inline = request.flags.contains(SendFlags::INLINE);
+    let is_usual = (!is_inline || (list.is_mapped() && list.bytes() <= limits.inline))
+        && place(handle.context()) == limits.context
+        && list.fits(limits.elements);
+    if is_usual {
+        write_usual(wr, &list, request, wr_id);
+        let wr = wr.as_mut_ptr();
+        // SAFETY: the place is that of a request; fields are written, and none is read.
+        unsafe {
+            (&raw mut (*wr).wr.ud.ah).write(handle.as_raw());
+            (&raw mut (*wr).wr.ud.remote_qpn).write(queue_pair);
+            (&raw mut (*wr).wr.ud.remote_qkey).write(qkey);
+        }
     }
     is_usual
 }

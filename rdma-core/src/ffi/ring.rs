@@ -112,6 +112,13 @@ impl<T: Send + 'static> Ring<T> {
         self.order.is_open()
     }
 
+    /// Returns whether one more can be posted, and its slot is empty, also where the
+    /// [usual way](Self::is_ready) is closed.
+    #[inline]
+    pub(super) fn has_empty_slot(&self) -> bool {
+        self.in_flight() < self.capacity() && self.staged() == 0 && !self.is_littered
+    }
+
     /// To be called when what is staged or left behind has changed.
     fn look_around(&mut self) {
         let is_clear = !self.is_littered && self.staged() == 0;
@@ -129,6 +136,32 @@ impl<T: Send + 'static> Ring<T> {
         // SAFETY: there are as many slots as the mask of `slot` leaves numbers. This one is empty:
         // it is in no use, or the ring would be full, and nothing was left behind in it.
         unsafe { (&raw mut self.slots.get_unchecked_mut(slot).memory).write(Some(memory)) };
+        self.order.advance_tail();
+    }
+
+    /// Keeps what the next request, which was posted, needs.
+    ///
+    /// # Safety
+    ///
+    /// The ring [has an empty slot](Self::has_empty_slot).
+    #[inline]
+    pub(super) unsafe fn keep_in_empty_slot(&mut self, memory: T, keep: KeepAlive) {
+        let slot = self.slot(self.order.next_id());
+        let held = Held {
+            memory: Some(memory),
+            keep,
+        };
+        // SAFETY: as in `keep_memory`.
+        unsafe { (&raw mut *self.slots.get_unchecked_mut(slot)).write(held) };
+        self.order.advance_tail();
+    }
+
+    /// Counts the next request, which was posted, and needs nothing.
+    ///
+    /// The ring [is ready](Self::is_ready), so that the request's slot is empty.
+    #[inline]
+    pub(super) fn keep_nothing(&mut self) {
+        debug_assert!(self.is_ready());
         self.order.advance_tail();
     }
 
@@ -289,6 +322,16 @@ impl<T: Send + 'static> Ring<T> {
         // SAFETY: as in `keep_memory`: there is room behind what is in flight and staged, and nothing was
         // left behind in it.
         unsafe { (&raw mut self.slots.get_unchecked_mut(slot).memory).write(Some(memory)) };
+    }
+
+    /// Counts the next staged request, which needs nothing, and has a
+    /// [usual id](Self::usual_staged_id), so that its slot is empty.
+    #[inline]
+    pub(super) fn stage_nothing(&mut self) {
+        debug_assert!(self.usual_staging > 0);
+        self.staged.1 += 1;
+        self.usual_staging -= 1;
+        self.order.close(true);
     }
 
     /// Empties the slots of requests that were staged, but for those where others went since, in the

@@ -5,7 +5,7 @@ use std::fmt;
 use ibverbs_sys as sys;
 
 use super::batch::posted_before;
-use super::request::{describe_inline, describe_send, describe_usual};
+use super::request::{describe_inline, describe_send, describe_usual, describe_usual_inline};
 use super::ring::Unstaged;
 use super::send_ring::SendRing;
 use crate::error::{Error, Result};
@@ -116,8 +116,48 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         Ok(())
     }
 
-    #[inline]
+    /// Describes a request whose data is copied behind the others: the usual ones as [`Self::stage`]
+    /// does.
+    #[inline(always)]
     pub(crate) fn stage_inline<D: InlineData + 'a>(
+        &mut self,
+        request: SendRequest<D>,
+    ) -> Result<(), (Error, D)> {
+        if !request.is_usual() {
+            return self.stage_any_inline(request);
+        }
+        let (data, description) = request.into_usual();
+        if self.stage_usual_inline(&data, &description) {
+            return Ok(());
+        }
+        self.stage_any_inline(SendRequest::from_usual(data, description))
+    }
+
+    /// Stages a usual request whose data is copied; `false` if it is none.
+    #[inline(always)]
+    fn stage_usual_inline<D: InlineData + 'a>(
+        &mut self,
+        data: &D,
+        description: &Description,
+    ) -> bool {
+        let queue = &mut *self.queue;
+        let signaled = description.flags.contains(SendFlags::SIGNALED);
+        let id = queue.ring.usual_staged_id();
+        let (Some(id), true) = (id, signaled || queue.may_wait(self.run)) else {
+            return false;
+        };
+        let limits = queue.limits();
+        let (wr, room) = queue.room.place(self.first + queue.ring.staged());
+        if !describe_usual_inline(wr, room, data, description, limits, id) {
+            return false;
+        }
+        self.run = if signaled { 0 } else { self.run + 1 };
+        queue.ring.stage_nothing();
+        true
+    }
+
+    #[inline(never)]
+    fn stage_any_inline<D: InlineData + 'a>(
         &mut self,
         request: SendRequest<D>,
     ) -> Result<(), (Error, D)> {

@@ -8,11 +8,16 @@ use ibverbs_sys as sys;
 
 use super::batch::BatchRoom;
 use super::queue_pair::QueuePairHandle;
-use super::request::{Limits, describe_inline, describe_send, describe_usual, stack_room};
+use super::request::{
+    Limits, describe_inline, describe_send, describe_usual, describe_usual_datagram,
+    describe_usual_inline, stack_room,
+};
 use super::ring::Ring;
 use crate::error::Error;
 use crate::memory::Gather;
-use crate::queue_pair::{Description, InlineData, Outcome, SendFlags, SendRequest};
+use crate::queue_pair::{
+    Description, InlineData, KeepAlive, Outcome, SendFlags, SendRequest, Target,
+};
 
 /// Posts send requests and keeps what they need.
 pub(crate) struct SendRing<T: Send + 'static> {
@@ -21,6 +26,8 @@ pub(crate) struct SendRing<T: Send + 'static> {
     pub(super) room: BatchRoom<sys::ibv_send_wr>,
     signals: Signals,
     limits: Limits,
+    /// Set if the queue pair sends datagrams that may be posted in the usual way.
+    sends_datagrams: bool,
 }
 
 impl<T: Send + 'static> fmt::Debug for SendRing<T> {
@@ -97,6 +104,7 @@ impl<T: Send + 'static> SendRing<T> {
             room: BatchRoom::CLOSED,
             signals: Signals::new(ring.queue_pair(), ring.capacity()),
             limits: Limits::of_sends(ring.queue_pair()),
+            sends_datagrams: ring.queue_pair().is_usual_for_datagrams(),
             ring,
         }
     }
@@ -142,7 +150,7 @@ impl<T: Send + 'static> SendRing<T> {
         T: Gather,
     {
         if !request.is_usual() {
-            return self.post_any(request);
+            return self.post_datagram(request);
         }
         let (memory, description) = request.into_usual();
         match self.post_usual(memory, &description) {
@@ -181,8 +189,43 @@ impl<T: Send + 'static> SendRing<T> {
         Ok(())
     }
 
+    /// Posts a datagram in the usual way, and other requests in [the general one](Self::post_any).
+    #[inline]
+    fn post_datagram(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
+    where
+        T: Gather,
+    {
+        let description = request.description();
+        let signaled = description.flags.contains(SendFlags::SIGNALED);
+        let (KeepAlive::Address(handle), Target::Datagram { .. }) =
+            (request.keep(), description.target)
+        else {
+            return self.post_any(request);
+        };
+        let is_ready = self.sends_datagrams && self.ring.has_empty_slot();
+        if !is_ready || !(signaled || self.may_wait(self.signals.run)) {
+            return self.post_any(request);
+        }
+        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
+        let (limits, id) = (self.limits, self.ring.next_id());
+        let to = (&description, handle);
+        if !describe_usual_datagram(&mut wr, &mut room, request.memory(), to, limits, id) {
+            return self.post_any(request);
+        }
+        // SAFETY: as in `post_usual`. The same holds for the address handle.
+        let errno = unsafe { self.ring.usual().post_send(wr.as_mut_ptr()) };
+        if errno != 0 {
+            return Err(self.refused(errno, request.into_memory()));
+        }
+        self.count(signaled);
+        let (memory, keep) = request.into_parts();
+        // SAFETY: it has an empty slot, and nothing was posted since.
+        unsafe { self.ring.keep_in_empty_slot(memory, keep) };
+        Ok(())
+    }
+
     #[cold]
-    fn refused(&self, errno: i32, memory: T) -> (Error, T) {
+    fn refused<D>(&self, errno: i32, memory: D) -> (Error, D) {
         (self.ring.queue_pair().post_send_error(errno), memory)
     }
 
@@ -212,8 +255,52 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    #[inline]
+    /// Posts a request whose data is copied: the usual ones as [`Self::post`] does.
+    #[inline(always)]
     pub(crate) fn post_inline<D: InlineData>(
+        &mut self,
+        request: SendRequest<D>,
+    ) -> Result<(), (Error, D)> {
+        if !request.is_usual() {
+            return self.post_any_inline(request);
+        }
+        let (data, description) = request.into_usual();
+        match self.post_usual_inline(&data, &description) {
+            Ok(()) => Ok(()),
+            Err(0) => self.post_any_inline(SendRequest::from_usual(data, description)),
+            Err(errno) => Err(self.refused(errno, data)),
+        }
+    }
+
+    /// Posts a usual request whose data is copied; else the verb's error number, or 0 where it is to
+    /// be posted in the general way.
+    #[inline(always)]
+    fn post_usual_inline<D: InlineData>(
+        &mut self,
+        data: &D,
+        description: &Description,
+    ) -> Result<(), i32> {
+        let signaled = description.flags.contains(SendFlags::SIGNALED);
+        if !self.ring.is_ready() || !(signaled || self.may_wait(self.signals.run)) {
+            return Err(0);
+        }
+        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
+        let (limits, id) = (self.limits, self.ring.next_id());
+        if !describe_usual_inline(&mut wr, &mut room, data, description, limits, id) {
+            return Err(0);
+        }
+        // SAFETY: it was described, and `room` and the data, which is copied, outlive the call.
+        let errno = unsafe { self.ring.usual().post_send(wr.as_mut_ptr()) };
+        if errno != 0 {
+            return Err(errno);
+        }
+        self.count(signaled);
+        self.ring.keep_nothing();
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn post_any_inline<D: InlineData>(
         &mut self,
         request: SendRequest<D>,
     ) -> Result<(), (Error, D)> {

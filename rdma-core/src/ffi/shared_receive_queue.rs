@@ -211,6 +211,20 @@ impl SharedReceiveQueueHandle {
         unsafe { self.post_list(wr) }.map_err(|(error, _)| error)
     }
 
+    /// Posts a receive request, and returns what `ibv_post_srq_recv` returns, of which
+    /// [`Self::post_error`] makes an error.
+    ///
+    /// # Safety
+    ///
+    /// Posts a receive as [`Self::post`] does.
+    #[inline(always)]
+    pub(super) unsafe fn post_usual(&self, wr: *mut sys::ibv_recv_wr) -> i32 {
+        let mut bad = mem::MaybeUninit::uninit();
+        // SAFETY: the queue is valid; the caller vouches for the request and its memory. Where a list
+        // of one stopped needs not be looked at.
+        unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, bad.as_mut_ptr()) }
+    }
+
     /// Posts a list of receive requests in one call. The error comes with the first that was not
     /// posted.
     ///
@@ -235,7 +249,7 @@ impl SharedReceiveQueueHandle {
     }
 
     #[cold]
-    fn post_error(&self, errno: i32) -> Error {
+    pub(super) fn post_error(&self, errno: i32) -> Error {
         match positive(errno) {
             // Fewer fit than there are slots, since it was made smaller.
             Errno(libc::ENOMEM) => Error::QueueFull {

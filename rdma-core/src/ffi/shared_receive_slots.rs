@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::context::ContextHandle;
 use super::queue_pair::QueuePairSizes;
-use super::request::ReceiveElements;
+use super::request::{Limits, ReceiveElements, receive_request, scatter_usual, stack_room};
 use super::shared_receive_queue::SharedReceiveQueueHandle;
-use super::slot_table::SlotTable;
+use super::slot_table::{Reserved, SlotTable};
 use crate::error::Error;
 use crate::memory::Scatter;
 
@@ -15,6 +15,8 @@ use crate::memory::Scatter;
 pub(crate) struct SharedReceiveSlots<T: Send + 'static> {
     handle: Arc<SharedReceiveQueueHandle>,
     table: SlotTable<T>,
+    /// Limits of receives that are posted in the usual way, if there are any.
+    usual: Option<Limits>,
 }
 
 impl<T: Send + 'static> fmt::Debug for SharedReceiveSlots<T> {
@@ -29,7 +31,10 @@ impl<T: Send + 'static> fmt::Debug for SharedReceiveSlots<T> {
 impl<T: Send + 'static> SharedReceiveSlots<T> {
     /// A table of `slots` slots, at most 2^16.
     pub(crate) fn new(handle: Arc<SharedReceiveQueueHandle>, slots: u32) -> Self {
+        let elements = handle.elements();
+        let limits = || Limits::of_shared_receives(elements, handle.domain().context());
         Self {
+            usual: (elements > 0).then(limits),
             handle,
             table: SlotTable::new(slots),
         }
@@ -74,7 +79,9 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         }
     }
 
-    #[inline]
+    /// Posts memory: the usual in a way that the compiler makes one piece of code of, and other in
+    /// [the general way](Self::post_any).
+    #[inline(always)]
     pub(crate) fn post(&self, memory: T) -> Result<(), (Error, T)>
     where
         T: Scatter,
@@ -82,6 +89,32 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         let Some(reserved) = self.table.reserve() else {
             return Err((self.full(), memory));
         };
+        let mut room = stack_room();
+        let usual = self.usual;
+        let count = usual.and_then(|limits| scatter_usual(&mut room, &memory, limits));
+        let Some(count) = count else {
+            return self.post_any(reserved, memory);
+        };
+        let mut wr = receive_request(&mut room, count, reserved.id());
+        self.table.launch(&reserved, memory);
+        // SAFETY: as in `post_any`.
+        let errno = unsafe { self.handle.post_usual(&mut wr) };
+        if errno == 0 {
+            return Ok(());
+        }
+        Err(self.refused(errno, reserved))
+    }
+
+    #[cold]
+    fn refused(&self, errno: i32, reserved: Reserved) -> (Error, T) {
+        (self.handle.post_error(errno), self.table.withdraw(reserved))
+    }
+
+    #[inline(never)]
+    fn post_any(&self, reserved: Reserved, memory: T) -> Result<(), (Error, T)>
+    where
+        T: Scatter,
+    {
         let mut elements = ReceiveElements::new();
         if let Err(error) = elements.scatter(&memory, self.limits(), self.context()) {
             self.table.cancel(reserved);

@@ -6,7 +6,7 @@ use ibverbs_sys as sys;
 
 use super::batch::{BatchRoom, Linked, posted_before};
 use super::elements::MAX_ELEMENTS;
-use super::in_flight::Slots;
+use super::in_flight::{Launched, Slots};
 use super::request::{describe_send, receive_request, scatter};
 use super::reserved_slot::SlotGuard;
 use super::ring::Held;
@@ -22,7 +22,28 @@ pub(crate) struct SlotsStaging<'a, T: Send + 'static, W: Linked> {
     /// Where in the room the first staged request is.
     first: usize,
     /// What was staged and not posted, in its order; it never grows beyond its first allocation.
-    staged: Vec<(Reserved, Held<T>)>,
+    staged: Vec<Staged<T>>,
+    /// The id of the last request that was posted, if that is unsignaled; else 0. The next request
+    /// that is posted completes it.
+    earlier: u64,
+}
+
+struct Staged<T> {
+    reserved: Reserved,
+    held: Held<T>,
+    is_signaled: bool,
+}
+
+impl<T> Staged<T> {
+    /// The id that the request behind it completes.
+    #[inline]
+    fn followed(&self) -> u64 {
+        if self.is_signaled {
+            0
+        } else {
+            self.reserved.id()
+        }
+    }
 }
 
 impl<T: Send + 'static, W: Linked> fmt::Debug for SlotsStaging<'_, T, W> {
@@ -45,6 +66,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
             room,
             first: 0,
             staged: Vec::with_capacity(capacity),
+            earlier: 0,
         }
     }
 
@@ -69,9 +91,12 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
     /// Moves what is staged into its slots.
     #[inline]
     fn launch(&mut self) {
-        for (reserved, held) in &mut self.staged {
-            let held = std::mem::replace(held, Held::NOTHING);
-            self.slots.table().launch(reserved, held);
+        let mut earlier = self.earlier;
+        for staged in &mut self.staged {
+            let held = std::mem::replace(&mut staged.held, Held::NOTHING);
+            let launched = Launched { held, earlier };
+            self.slots.table().launch(&staged.reserved, launched);
+            earlier = staged.followed();
         }
     }
 
@@ -80,7 +105,7 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
     fn finish(&mut self) -> usize {
         let count = self.staged.len();
         self.staged.clear();
-        self.first = 0;
+        (self.first, self.earlier) = (0, 0);
         count
     }
 
@@ -89,8 +114,11 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
     fn recall(&mut self, bad: *mut W) -> usize {
         let count = self.staged.len();
         let posted = posted_before(self.room.index_of(bad), self.first, count);
-        for (reserved, held) in &mut self.staged[posted..] {
-            *held = self.slots.table().recall(reserved);
+        for staged in &mut self.staged[posted..] {
+            staged.held = self.slots.table().recall(&staged.reserved).held;
+        }
+        if let Some(last) = self.staged[..posted].last() {
+            self.earlier = last.followed();
         }
         self.staged.drain(..posted);
         self.first = if posted == count {
@@ -104,11 +132,12 @@ impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
     /// Gives up what is staged; the slots are free again, however much memory the caller takes.
     pub(crate) fn end(&mut self) -> impl Iterator<Item = T> {
         self.first = 0;
-        for (reserved, held) in &mut self.staged {
-            self.slots.cancel(reserved.moved());
-            held.keep.settle(Outcome::NotPosted);
+        for staged in &mut self.staged {
+            self.slots.cancel(staged.reserved.moved());
+            staged.held.keep.settle(Outcome::NotPosted);
         }
-        self.staged.drain(..).filter_map(|(_, held)| held.memory)
+        let staged = self.staged.drain(..);
+        staged.filter_map(|staged| staged.held.memory)
     }
 }
 
@@ -142,10 +171,28 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
             self.slots.cancel(reserved);
             return Err((error, request.into_memory()));
         }
+        let is_signaled = request.is_signaled();
         let (memory, keep) = request.into_parts();
         let memory = Some(memory);
-        self.staged.push((reserved, Held { memory, keep }));
+        self.staged.push(Staged {
+            reserved,
+            held: Held { memory, keep },
+            is_signaled,
+        });
         Ok(())
+    }
+
+    /// Has the last of the staged requests signaled, which completes those before it.
+    #[inline]
+    fn signal_last(&mut self) {
+        let Some(last) = self.staged.last_mut().filter(|last| !last.is_signaled) else {
+            return;
+        };
+        last.is_signaled = true;
+        let (wr, _) = self.room.place(self.first + self.staged.len() - 1);
+        let signaled = sys::ibv_send_flags::IBV_SEND_SIGNALED.0 as std::ffi::c_uint;
+        // SAFETY: the request at this place was described, flags and all.
+        unsafe { (*wr.as_mut_ptr()).send_flags |= signaled };
     }
 
     /// Posts what is staged, in one call. Returns how many requests were posted, all or, with the
@@ -153,6 +200,11 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
     pub(crate) fn post(&mut self) -> (usize, Result<()>) {
         if self.staged.is_empty() {
             return (0, Ok(()));
+        }
+        self.signal_last();
+        if self.earlier == 0 {
+            // What another batch has left was posted before this is.
+            self.earlier = self.slots.take_unfollowed();
         }
         self.launch();
         // SAFETY: the staged requests were described at these places, each with the id of its slot.
@@ -195,7 +247,11 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
             memory: Some(memory),
             keep: KeepAlive::Nothing,
         };
-        self.staged.push((reserved, held));
+        self.staged.push(Staged {
+            reserved,
+            held,
+            is_signaled: true,
+        });
         Ok(())
     }
 
@@ -220,6 +276,9 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_recv_wr> {
 impl<T: Send + 'static, W: Linked> Drop for SlotsStaging<'_, T, W> {
     fn drop(&mut self) {
         self.end().for_each(drop);
+        if self.earlier != 0 {
+            self.slots.leave_unfollowed(self.earlier);
+        }
         self.room.close();
     }
 }

@@ -18,7 +18,7 @@ use crate::protection_domain::ProtectionDomain;
 /// # let (to_right, to_left) = (right.endpoint(), left.endpoint());
 /// # let _right = right.connect(&to_left, &ConnectOptions::default())?;
 /// # let left = left.connect(&to_right, &ConnectOptions::default())?;
-/// # let counter = domain.allocate(8)?.expose(AccessFlags::REMOTE_ATOMIC).map_err(|(_, error)| error)?;
+/// # let counter = domain.allocate(8)?.expose(AccessFlags::REMOTE_ATOMIC)?;
 /// let mut queue = left.send_queue();
 /// let result = AtomicResult::new(&domain)?;
 /// queue.post(SendRequest::fetch_and_add(result, counter.remote(), 5))?;

@@ -8,6 +8,7 @@ use super::gather::{Elements, Gather, Scatter, out_of_range, sealed};
 use super::{AccessFlags, ExposedMemory};
 use crate::error::{Error, Result};
 use crate::ffi::{Exposed, LocalKey, RegionHandle, Registering, Span};
+use crate::refused::Refused;
 
 /// Registered memory with one owner, which peers cannot reach.
 ///
@@ -104,7 +105,7 @@ impl Buffer {
     ///
     /// The buffer and why it could not be registered.
     #[doc(alias = "ibv_reg_mr")]
-    pub fn expose(self, access: AccessFlags) -> Result<ExposedMemory, (Self, Error)> {
+    pub fn expose(self, access: AccessFlags) -> Result<ExposedMemory, Refused<Self>> {
         self.grant(access, None)
     }
 
@@ -120,7 +121,7 @@ impl Buffer {
         self,
         access: AccessFlags,
         address: u64,
-    ) -> Result<ExposedMemory, (Self, Error)> {
+    ) -> Result<ExposedMemory, Refused<Self>> {
         self.grant(access, Some(address))
     }
 
@@ -128,18 +129,18 @@ impl Buffer {
         self,
         access: AccessFlags,
         first: Option<u64>,
-    ) -> Result<ExposedMemory, (Self, Error)> {
+    ) -> Result<ExposedMemory, Refused<Self>> {
         let base = self.span.region();
         let (domain, memory) = (Arc::clone(base.domain()), Arc::clone(base.memory()));
         let access = access | AccessFlags::LOCAL_WRITE;
         let how = Registering { access, first };
         if self.is_empty() {
             let error = Error::invalid("memory to expose", "0 bytes cannot be registered");
-            return Err((self, error));
+            return Err(Refused::new(self, error));
         }
         match RegionHandle::register(domain, memory, self.span.range(), how) {
             Ok(lease) => Ok(ExposedMemory::new(Exposed::new(lease, self.span), access)),
-            Err(error) => Err((self, error)),
+            Err(error) => Err(Refused::new(self, error)),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Buffer, FrozenBuffer};
 use crate::error::Error;
 use crate::ffi::{Backing, Span};
+use crate::refused::Refused;
 
 /// Memory, with its owner, that is no longer registered.
 pub struct DetachedMemory {
@@ -58,22 +59,24 @@ impl Buffer {
     /// The buffer, with [`Error::InUse`] if it is not the whole of what was registered, or with the
     /// device's error.
     #[doc(alias = "ibv_dereg_mr")]
-    pub fn detach(self) -> Result<DetachedMemory, (Self, Error)> {
+    pub fn detach(self) -> Result<DetachedMemory, Refused<Self>> {
         let held = |holder| Error::in_use("a buffer", holder);
         let region = match self.into_span().into_region() {
             Ok(region) => region,
-            Err(span) => return Err((Self::new(span), held("another part of it"))),
+            Err(span) => {
+                return Err(Refused::new(Self::new(span), held("another part of it")));
+            }
         };
         if Arc::strong_count(region.memory()) > 1 {
             let error = held("a registration that could not be ended");
-            return Err((Self::new(Span::whole(region)), error));
+            return Err(Refused::new(Self::new(Span::whole(region)), error));
         }
         match region.release() {
             Ok(backing) => {
                 let backing = Arc::into_inner(backing).expect("this is its only registration");
                 Ok(DetachedMemory::new(backing))
             }
-            Err((region, error)) => Err((Self::new(Span::whole(region)), error)),
+            Err((region, error)) => Err(Refused::new(Self::new(Span::whole(region)), error)),
         }
     }
 
@@ -85,10 +88,11 @@ impl Buffer {
     /// The buffer, with [`Error::InvalidArgument`] if the owner is of another type, or as
     /// [`Self::detach`].
     #[doc(alias = "ibv_dereg_mr")]
-    pub fn into_owner<O: 'static>(self) -> Result<O, (Self, Error)> {
+    pub fn into_owner<O: 'static>(self) -> Result<O, Refused<Self>> {
         if !self.span().region().memory().is_owned_by::<O>() {
             let reason = format!("it is no {}", std::any::type_name::<O>());
-            return Err((self, Error::invalid("owner of a buffer", reason)));
+            let error = Error::invalid("owner of a buffer", reason);
+            return Err(Refused::new(self, error));
         }
         let owner = self.detach()?.into_owner();
         Ok(owner.expect("the owner is of this type"))
@@ -102,15 +106,15 @@ impl FrozenBuffer {
     ///
     /// The buffer, with [`Error::InUse`] if clones of it are held, or as [`Buffer::into_owner`].
     #[doc(alias = "ibv_dereg_mr")]
-    pub fn into_owner<O: 'static>(self) -> Result<O, (Self, Error)> {
+    pub fn into_owner<O: 'static>(self) -> Result<O, Refused<Self>> {
         let range = self.range();
         match self.into_inner() {
             Ok(buffer) => buffer
                 .into_owner()
-                .map_err(|(buffer, error)| (buffer.freeze().with_range(range), error)),
+                .map_err(|refused| refused.map(|buffer: Buffer| buffer.freeze().with_range(range))),
             Err(frozen) => {
                 let error = Error::in_use("a frozen buffer", "a clone or part of it");
-                Err((frozen, error))
+                Err(Refused::new(frozen, error))
             }
         }
     }

@@ -8,6 +8,7 @@ use super::gather::{Elements, Gather, Scatter, sealed};
 use super::{AccessFlags, Buffer, RemoteMemory, VolatileSlice};
 use crate::error::{Error, Result};
 use crate::ffi::{Exposed, LocalKey, RegionHandle};
+use crate::refused::Refused;
 
 /// Memory, or a part of it, that peers can reach by RDMA for as long as it is exposed.
 ///
@@ -180,7 +181,7 @@ impl ExposedMemory {
     /// [`Error::InUse`] and the memory, if clones or parts of it are held or in flight; or the
     /// device's error, with the memory still exposed.
     #[doc(alias = "ibv_dereg_mr")]
-    pub fn revoke(self) -> Result<Buffer, (Self, Error)> {
+    pub fn revoke(self) -> Result<Buffer, Refused<Self>> {
         let Self {
             exposed,
             range,
@@ -194,9 +195,9 @@ impl ExposedMemory {
         match Arc::try_unwrap(exposed) {
             Ok(exposed) => match exposed.revoke() {
                 Ok(span) => Ok(Buffer::new(span)),
-                Err((exposed, error)) => Err((whole(Arc::new(*exposed)), error)),
+                Err((exposed, error)) => Err(Refused::new(whole(Arc::new(*exposed)), error)),
             },
-            Err(exposed) => Err((
+            Err(exposed) => Err(Refused::new(
                 whole(exposed),
                 Error::in_use("exposed memory", "a clone or part of it"),
             )),

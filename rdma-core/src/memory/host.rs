@@ -27,7 +27,7 @@ const HUGE_PAGE: usize = 2 << 20;
 ///     println!("not in huge pages: {reason}");
 /// }
 /// let domain = Context::open_default()?.protection_domain()?;
-/// let buffer = domain.register(memory).map_err(|(_, error)| error)?;
+/// let buffer = domain.register(memory)?;
 /// assert_eq!(buffer.len(), 1 << 20);
 /// # Ok::<(), rdma_core::Error>(())
 /// ```

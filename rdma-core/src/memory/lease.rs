@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::ffi::{Lease, Phase};
 use crate::queue_pair::SendRequest;
+use crate::refused::Refused;
 
 /// Memory that peers reach through a memory window: granted, and taken back, by requests of a queue
 /// pair, without a registration.
@@ -45,7 +46,7 @@ use crate::queue_pair::SendRequest;
 /// # }
 /// let memory = domain.registration().access(AccessFlags::WINDOW_BIND).allocate(4096)?;
 /// let window = domain.memory_window(WindowType::Two)?;
-/// let lease = memory.lease(window, AccessFlags::REMOTE_WRITE).map_err(|(.., error)| error)?;
+/// let lease = memory.lease(window, AccessFlags::REMOTE_WRITE)?;
 ///
 /// let mut queue = queue_pair.send_queue::<()>();
 /// queue.post_inline(lease.bind()?)?;
@@ -114,11 +115,11 @@ impl Buffer {
         self,
         window: MemoryWindow,
         access: AccessFlags,
-    ) -> Result<WindowLease, (Self, MemoryWindow, Error)> {
+    ) -> Result<WindowLease, Refused<(Self, MemoryWindow)>> {
         let checked = check(&self, &window, access).and_then(|()| check_bounds(&self, &window));
         match checked {
             Ok(()) => Ok(WindowLease::of_any_part(self, window, access)),
-            Err(error) => Err((self, window, error)),
+            Err(error) => Err(Refused::new((self, window), error)),
         }
     }
 }
@@ -272,13 +273,13 @@ impl WindowLease {
     /// The lease, with [`Error::InUse`] while a request of it is in flight, or with the device's
     /// error.
     #[doc(alias = "ibv_dealloc_mw")]
-    pub fn revoke(self) -> Result<Buffer, (Self, Error)> {
+    pub fn revoke(self) -> Result<Buffer, Refused<Self>> {
         let holder = "a request that binds or unbinds it";
         match self.lease.revoke() {
             Ok(span) => Ok(Buffer::new(span)),
             Err((lease, error)) => {
                 let error = error.unwrap_or_else(|| Error::in_use(LEASED, holder));
-                Err((Self { lease }, error))
+                Err(Refused::new(Self { lease }, error))
             }
         }
     }

@@ -6,6 +6,7 @@ use super::{AccessFlags, Buffer, DetachedMemory, FrozenBuffer, HostMemory};
 use crate::error::{Error, Result};
 use crate::ffi::{Backing, RegionHandle, Registering, Span, StableMemory, StableMemoryMut};
 use crate::protection_domain::ProtectionDomain;
+use crate::refused::Refused;
 
 /// How memory of the program is registered: see [`ProtectionDomain::registration`].
 ///
@@ -54,7 +55,7 @@ impl Registration {
     /// of a page; or the verb's error.
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "ibv_reg_mr_iova2")]
-    pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, (O, Error)> {
+    pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, Refused<O>> {
         self.make(Backing::exclusive(owner), self.how)
             .map_err(given_back)
     }
@@ -66,7 +67,7 @@ impl Registration {
     ///
     /// As [`Self::register`].
     #[doc(alias = "ibv_reg_mr")]
-    pub fn register_shared<O: StableMemory>(&self, owner: O) -> Result<FrozenBuffer, (O, Error)> {
+    pub fn register_shared<O: StableMemory>(&self, owner: O) -> Result<FrozenBuffer, Refused<O>> {
         let mut how = self.how;
         how.access.remove(AccessFlags::LOCAL_WRITE);
         self.make(Backing::shared(owner), how)
@@ -82,7 +83,7 @@ impl Registration {
     /// As [`Self::register`].
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
         let memory = HostMemory::builder(len).domain(&self.domain).build()?;
-        self.register(memory).map_err(|(_, error)| error)
+        Ok(self.register(memory)?)
     }
 
     /// Registers memory again that a buffer was detached from.
@@ -90,15 +91,16 @@ impl Registration {
     /// # Errors
     ///
     /// As [`Self::register`]; the memory.
-    pub fn attach(&self, memory: DetachedMemory) -> Result<Buffer, (DetachedMemory, Error)> {
+    pub fn attach(&self, memory: DetachedMemory) -> Result<Buffer, Refused<DetachedMemory>> {
         self.make(memory.into_backing(), self.how)
-            .map_err(|(backing, error)| (DetachedMemory::new(backing), error))
+            .map_err(|refused| refused.map(DetachedMemory::new))
     }
 
-    fn make(&self, memory: Backing, how: Registering) -> Result<Buffer, (Backing, Error)> {
+    fn make(&self, memory: Backing, how: Registering) -> Result<Buffer, Refused<Backing>> {
         if how.access.intersects(AccessFlags::REMOTE) {
             let reason = "a buffer is this process's alone; expose it to grant remote access";
-            return Err((memory, Error::invalid("access of a buffer", reason)));
+            let error = Error::invalid("access of a buffer", reason);
+            return Err(Refused::new(memory, error));
         }
         let memory = Arc::new(memory);
         let whole = 0..memory.len();
@@ -107,16 +109,15 @@ impl Registration {
             Ok(region) => Ok(Buffer::new(Span::whole(region))),
             Err(error) => {
                 let memory = Arc::into_inner(memory).expect("no region took it");
-                Err((memory, error))
+                Err(Refused::new(memory, error))
             }
         }
     }
 }
 
 /// The owner of memory that was not registered.
-fn given_back<O: 'static>((memory, error): (Backing, Error)) -> (O, Error) {
-    let owner = memory.into_owner().expect("it was made of such an owner");
-    (owner, error)
+fn given_back<O: 'static>(refused: Refused<Backing>) -> Refused<O> {
+    refused.map(|memory| memory.into_owner().expect("it was made of such an owner"))
 }
 
 impl ProtectionDomain {
@@ -129,9 +130,9 @@ impl ProtectionDomain {
     ///
     /// ```
     /// let domain = rdma_core::Context::open_default()?.protection_domain()?;
-    /// let buffer = domain.register(vec![7; 64]).map_err(|(_, error)| error)?;
+    /// let buffer = domain.register(vec![7; 64])?;
     /// assert_eq!(buffer[63], 7);
-    /// let vector: Vec<u8> = buffer.into_owner().map_err(|(_, error)| error)?;
+    /// let vector: Vec<u8> = buffer.into_owner()?;
     /// assert_eq!(vector.len(), 64);
     /// # Ok::<(), rdma_core::Error>(())
     /// ```
@@ -140,7 +141,7 @@ impl ProtectionDomain {
     ///
     /// The owner, and [`Error::InvalidArgument`] for no bytes, or the verb's error.
     #[doc(alias = "ibv_reg_mr")]
-    pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, (O, Error)> {
+    pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, Refused<O>> {
         self.registration().register(owner)
     }
 
@@ -150,7 +151,7 @@ impl ProtectionDomain {
     ///
     /// As [`Self::register`].
     #[doc(alias = "ibv_reg_mr")]
-    pub fn register_shared<O: StableMemory>(&self, owner: O) -> Result<FrozenBuffer, (O, Error)> {
+    pub fn register_shared<O: StableMemory>(&self, owner: O) -> Result<FrozenBuffer, Refused<O>> {
         self.registration().register_shared(owner)
     }
 }

@@ -80,6 +80,12 @@ pub enum Left {
     Lost,
 }
 
+impl From<ReregisterError> for Error {
+    fn from(failed: ReregisterError) -> Self {
+        failed.error
+    }
+}
+
 impl fmt::Debug for ReregisterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -19,7 +19,7 @@ use crate::error::Result;
 /// # let prepared = domain.queue_pair().build()?;
 /// # let endpoint = prepared.endpoint();
 /// # let queue_pair = prepared.connect(&endpoint, &ConnectOptions::default())?;
-/// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE).map_err(|(_, error)| error)?;
+/// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE)?;
 /// # let timeout = std::time::Duration::from_secs(5);
 /// let mut sends = queue_pair.send_queue::<Tagged<Buffer, &'static str>>();
 /// let write = Tagged::new(domain.allocate(8)?, "the header");

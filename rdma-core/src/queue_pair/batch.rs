@@ -146,7 +146,7 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     /// # let prepared = domain.queue_pair().build()?;
     /// # let endpoint = prepared.endpoint();
     /// # let queue_pair = prepared.connect(&endpoint, &ConnectOptions::default())?;
-    /// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE).map_err(|(_, error)| error)?;
+    /// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE)?;
     /// let mut sends = queue_pair.send_queue();
     /// let mut batch = sends.batch();
     /// for _ in 0..3 {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::queues::PostError;
 use super::{ConcurrentReceiveBatch, ConcurrentSendBatch, InlineData, Outcome, SendRequest};
 use crate::completion::WorkCompletion;
-use crate::ffi::{QueuePairHandle, Reserved, SlotGuard, Slots};
+use crate::ffi::{CompletedRun, QueuePairHandle, Reserved, SlotGuard, Slots};
 use crate::memory::{Gather, Scatter};
+use crate::refused::Refused;
 
 /// The most slots of a concurrent queue.
 const MAX_SLOTS: u32 = 1 << 16;
@@ -20,7 +21,7 @@ const MAX_SLOTS: u32 = 1 << 16;
 /// # let prepared = domain.queue_pair().build()?;
 /// # let endpoint = prepared.endpoint();
 /// # let queue_pair = prepared.connect(&endpoint, &ConnectOptions::default())?;
-/// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE).map_err(|(_, error)| error)?;
+/// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE)?;
 /// let queue = queue_pair.concurrent_send_queue();
 /// let slot = queue.reserve().expect("a free slot");
 /// // An early return from here would free the slot.
@@ -68,8 +69,8 @@ pub struct DetachedSlot(Reserved);
 /// A request takes three steps: [`reserve`](Self::reserve) a slot, so that whatever waits for the
 /// completion can be put in place under the slot's index first; [`post`](Self::post); and, on
 /// completion, [`complete`](Self::complete) and [`release`](Self::release). Every request is
-/// signaled. Dropping the queue with requests in flight is safe: their memory is freed with the
-/// queue pair.
+/// signaled, but for those that a [batch](Self::batch) leaves unsignaled. Dropping the queue with
+/// requests in flight is safe: their memory is freed with the queue pair.
 ///
 /// It is `Send` and `Sync`: memory moves through it from thread to thread, and is never shared.
 #[derive(Debug)]
@@ -91,10 +92,16 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         self.slots.reserve().map(ReservedSlot)
     }
 
-    /// Borrows the queue again for a slot that was [detached](ReservedSlot::detach) from it. A slot of
-    /// another queue is refused when a request is posted in it, and lost to that queue.
-    pub fn attach(&self, slot: DetachedSlot) -> ReservedSlot<'_> {
-        ReservedSlot(self.slots.guard(slot.0))
+    /// Borrows the queue again for a slot that was [detached](ReservedSlot::detach) from it.
+    ///
+    /// # Errors
+    ///
+    /// The slot, with [`Error::InvalidArgument`](crate::Error::InvalidArgument), if it is of another
+    /// queue.
+    #[inline]
+    pub fn attach(&self, slot: DetachedSlot) -> Result<ReservedSlot<'_>, Refused<DetachedSlot>> {
+        let guard = self.slots.guard(slot.0).map(ReservedSlot);
+        guard.map_err(|(error, slot)| Refused::new(DetachedSlot(slot), error))
     }
 
     /// Posts a request, signaled. If that fails, the slot is free again.
@@ -137,25 +144,22 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         ConcurrentSendBatch::new(&self.slots, capacity)
     }
 
-    /// Returns the memory of the request that this completion completes and the index of its slot;
-    /// `None` for a completion of another queue. The slot stays in use until it is released.
+    /// Returns the requests that this completion completes, each as the index of its slot and its
+    /// memory: the signaled one, and before it in the same batch the unsignaled ones, the latest
+    /// first. A completion of another queue returns nothing. A slot stays in use until it is released.
     ///
-    /// A request without memory, of [`Self::post_inline`], gives `None` too, and its slot is
-    /// released at once.
+    /// Requests without memory, of [`Self::post_inline`], are left out, and their slots released at
+    /// once.
     #[inline]
-    pub fn complete(&self, completion: &WorkCompletion) -> Option<(u32, T)> {
-        let (index, memory) = self.finish(completion)?;
-        if memory.is_none() {
-            self.slots.release(index);
-        }
-        Some((index, memory?))
+    pub fn complete(&self, completion: &WorkCompletion) -> CompletedMemory<'_, T> {
+        CompletedMemory(self.finish(completion))
     }
 
     /// Like [`Self::complete`], for requests with memory or without.
     #[inline]
-    pub fn finish(&self, completion: &WorkCompletion) -> Option<(u32, Option<T>)> {
-        self.slots
-            .complete(completion.id(), Outcome::of(completion))
+    pub fn finish(&self, completion: &WorkCompletion) -> CompletedSlots<'_, T> {
+        let outcome = Outcome::of(completion);
+        CompletedSlots(self.slots.complete_all(completion.id(), outcome))
     }
 
     /// Makes a completed slot free again. An index in any other state is ignored.
@@ -172,6 +176,41 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     /// The number of the queue pair.
     pub fn queue_pair(&self) -> u32 {
         self.slots.queue_pair().number()
+    }
+}
+
+/// The slots of completed requests and their memory, from [`ConcurrentSendQueue::complete`]. What is
+/// not taken is dropped, and its slot released.
+#[derive(Debug)]
+#[must_use = "memory that is not taken is dropped"]
+pub struct CompletedMemory<'q, T: Send + 'static>(CompletedSlots<'q, T>);
+
+impl<T: Send + 'static> Iterator for CompletedMemory<'_, T> {
+    type Item = (u32, T);
+
+    #[inline]
+    fn next(&mut self) -> Option<(u32, T)> {
+        loop {
+            match self.0.next()? {
+                (index, Some(memory)) => return Some((index, memory)),
+                (index, None) => self.0.0.release(index),
+            }
+        }
+    }
+}
+
+/// The slots of completed requests, each with its memory if it has some, from
+/// [`ConcurrentSendQueue::finish`]. What is not taken is dropped, and its slot released.
+#[derive(Debug)]
+#[must_use = "memory that is not taken is dropped"]
+pub struct CompletedSlots<'q, T: Send + 'static>(CompletedRun<'q, T>);
+
+impl<T: Send + 'static> Iterator for CompletedSlots<'_, T> {
+    type Item = (u32, Option<T>);
+
+    #[inline]
+    fn next(&mut self) -> Option<(u32, Option<T>)> {
+        self.0.next()
     }
 }
 

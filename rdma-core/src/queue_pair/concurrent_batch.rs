@@ -26,7 +26,11 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
         }
     }
 
-    /// Adds a request, signaled, in a slot of the queue. If that fails, the slot is free again.
+    /// Adds a request in a slot of the queue. If that fails, the slot is free again.
+    ///
+    /// A request may be [unsignaled](SendRequest::unsignaled): the completion of the next signaled one
+    /// completes it as well. The last request of each [`post`](Self::post) is signaled whatever it
+    /// says, so that batches of `n` unsignaled requests have one completion each.
     ///
     /// # Errors
     ///
@@ -41,9 +45,7 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
     where
         T: Gather,
     {
-        self.staging
-            .stage(slot.0, request.signaled())
-            .map_err(PostError::new)
+        self.staging.stage(slot.0, request).map_err(PostError::new)
     }
 
     /// How many requests it has that were not posted.

@@ -9,6 +9,7 @@ use super::{
 };
 use crate::address::AddressVector;
 use crate::error::{Error, Result};
+use crate::refused::Refused;
 
 /// How fast a queue pair may send (`ibv_qp_rate_limit_attr`).
 #[doc(alias = "ibv_qp_rate_limit_attr")]
@@ -172,17 +173,17 @@ impl QueuePair {
     /// The queue pair, with [`Error::InUse`] while there are clones or queues of it, because what
     /// was posted to them would never complete, or with [`Error::RefusedModification`].
     #[doc(alias = "IBV_QPS_RESET")]
-    pub fn reset(self) -> Result<ManualQueuePair, (Self, Error)> {
+    pub fn reset(self) -> Result<ManualQueuePair, Refused<Self>> {
         let parts = match Arc::try_unwrap(self.parts) {
             Ok(parts) => parts,
             Err(parts) => {
                 let error = parts.in_use();
-                return Err((Self { parts }, error));
+                return Err(Refused::new(Self { parts }, error));
             }
         };
         match parts.reset(&Modification::to(QueuePairState::Reset)) {
             Ok(()) => Ok(ManualQueuePair::renewed(parts)),
-            Err(error) => Err((Self::new(parts), error)),
+            Err(error) => Err(Refused::new(Self::new(parts), error)),
         }
     }
 

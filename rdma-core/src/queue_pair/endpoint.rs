@@ -2,6 +2,7 @@
 
 use crate::device::{Gid, Mtu};
 use crate::error::{Error, Result};
+use crate::ffi;
 
 /// Everything one end tells the other so that they can connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,10 +81,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A first packet sequence number that a late packet of an earlier connection will not hit.
+    /// Returns a first packet sequence number that a late packet of an earlier connection will not hit, and that another
+    /// process cannot foresee: whoever does not see a connection's packets has to know it to send packets in its name.
     pub(crate) fn random_packet_sequence() -> u32 {
-        use std::hash::{BuildHasher, RandomState};
-        RandomState::new().hash_one(0) as u32 & LOW_24
+        ffi::random_word() & LOW_24
     }
 }
 
@@ -106,6 +107,23 @@ mod tests {
     #[test]
     fn bytes_round_trip() {
         assert_eq!(Endpoint::from_bytes(&endpoint().to_bytes()), Ok(endpoint()));
+    }
+
+    /// The chance that this fails of random numbers is below 2^-60.
+    #[test]
+    fn first_sequence_numbers_cannot_be_foreseen() {
+        let drawn: Vec<u32> = (0..4096)
+            .map(|_| Endpoint::random_packet_sequence())
+            .collect();
+        assert!(drawn.iter().all(|&number| number <= LOW_24));
+        let pairs = drawn.iter().zip(&drawn[1..]);
+        let adjacent = pairs.filter(|(one, next)| one.abs_diff(**next) < 2);
+        assert!(adjacent.count() < 8);
+        for bit in 0..24 {
+            let set = drawn.iter().filter(|&number| number >> bit & 1 == 1);
+            // Half of them, and nine standard deviations more or less.
+            assert!((1760..=2336).contains(&set.count()), "bit {bit}");
+        }
     }
 
     #[test]

@@ -57,6 +57,7 @@ mod inline;
 mod keep_alive;
 mod limit;
 mod manual;
+mod map;
 mod modification;
 mod modify;
 mod operation;
@@ -79,7 +80,10 @@ pub use attribute_mask::AttributeMask;
 pub use attributes::{Arrival, DataOrder, QueuePairAttributes};
 pub use batch::{BatchError, ReceiveBatch, SendBatch, Unposted};
 pub use builder::QueuePairBuilder;
-pub use concurrent::{ConcurrentReceiveQueue, ConcurrentSendQueue, DetachedSlot, ReservedSlot};
+pub use concurrent::{
+    CompletedMemory, CompletedSlots, ConcurrentReceiveQueue, ConcurrentSendQueue, DetachedSlot,
+    ReservedSlot,
+};
 pub use concurrent_batch::{ConcurrentReceiveBatch, ConcurrentSendBatch};
 pub use connect::ConnectOptions;
 pub use connected::QueuePair;
@@ -91,6 +95,7 @@ pub use inline::InlineData;
 pub(crate) use keep_alive::{KeepAlive, Outcome, Segmented};
 pub(crate) use limit::Limit;
 pub use manual::ManualQueuePair;
+pub use map::QueuePairMap;
 pub use modification::{AlternatePath, MigrationState, Modification, QueuePairCapacities};
 pub(crate) use modify::modify;
 pub(crate) use operation::Operation;

@@ -102,7 +102,8 @@ impl<T> SendRequest<T> {
     /// A queue that never signaled would fill up and never be empty again. So the last request that
     /// fits into it is signaled whatever it says, if none of those outstanding is, and the queue
     /// goes on; where a queue pair has several [`SendQueue`](super::SendQueue)s, they signal more
-    /// often. Queues for any number of threads signal every request.
+    /// often. Queues for any number of threads signal every request that is not in a
+    /// [batch](super::ConcurrentSendBatch::push).
     #[inline]
     pub fn unsignaled(mut self) -> Self {
         self.flags.remove(SendFlags::SIGNALED);

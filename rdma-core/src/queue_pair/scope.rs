@@ -22,7 +22,7 @@ impl QueuePair {
     /// # let (to_right, to_left) = (right.endpoint(), left.endpoint());
     /// # let _right = right.connect(&to_left, &ConnectOptions::default())?;
     /// # let left = left.connect(&to_right, &ConnectOptions::default())?;
-    /// # let there = domain.allocate(8)?.expose(AccessFlags::REMOTE).map_err(|(_, error)| error)?;
+    /// # let there = domain.allocate(8)?.expose(AccessFlags::REMOTE)?;
     /// let source = domain.allocate(8)?;
     /// let mut target = domain.allocate(8)?;
     /// left.scope(Duration::from_secs(5), |scope| {

@@ -145,7 +145,7 @@ pub(crate) fn exposed(domain: &ProtectionDomain, len: usize, access: AccessFlags
 /// Lets peers reach a buffer.
 #[track_caller]
 pub(crate) fn expose(buffer: Buffer, access: AccessFlags) -> ExposedMemory {
-    buffer.expose(access).map_err(|(_, error)| error).unwrap()
+    buffer.expose(access).unwrap()
 }
 
 /// Repeats `attempt` until it gives something; fails the test when that takes too long.

@@ -1,0 +1,295 @@
+//! Finding what belongs to the queue pair of a completion.
+
+use std::fmt;
+use std::mem;
+
+/// Bits of a queue pair number that each level of the map looks up. Numbers have 24 bits (IBTA
+/// volume 1, 9.2.4), so there are three levels.
+const LEVEL_BITS: u32 = 8;
+const LEVELS: u32 = 3;
+const WIDTH: usize = 1 << LEVEL_BITS;
+
+/// Values by queue pair number, for a program that polls one completion queue for many queue pairs.
+///
+/// A lookup is three array accesses: nothing is hashed, whatever numbers the device gives out. A
+/// number that another queue pair had before is no danger: work request ids are given out once, so
+/// that queues ignore the completions of earlier queue pairs.
+///
+/// ```
+/// # use rdma_core::{AccessFlags, ConnectOptions, Context, SendRequest};
+/// use rdma_core::{QueuePairMap, WorkCompletion};
+///
+/// # let domain = Context::open_default()?.protection_domain()?;
+/// # let peer = domain.allocate(8)?.expose(AccessFlags::REMOTE)?;
+/// let completions = domain.context().completion_queue(64).build()?;
+/// let mut queues = QueuePairMap::new();
+/// # let mut kept = Vec::new();
+/// for _ in 0..3 {
+///     // A queue pair for each client; these are connected to themselves.
+///     let builder = domain.queue_pair().send_completions(&completions);
+///     let prepared = builder.build()?;
+///     let endpoint = prepared.endpoint();
+///     let queue_pair = prepared.connect(&endpoint, &ConnectOptions::default())?;
+///     let mut queue = queue_pair.send_queue();
+///     queue.post(SendRequest::write(domain.allocate(8)?, peer.remote()))?;
+///     queues.insert(queue_pair.number(), queue);
+/// #     kept.push(queue_pair);
+/// }
+/// let mut room = [WorkCompletion::default(); 8];
+/// let mut written = 0;
+/// while written < 3 {
+///     for completion in completions.poll(&mut room)? {
+///         completion.result()?;
+///         if let Some(queue) = queues.get_mut(completion.queue_pair()) {
+///             written += queue.complete(completion).count();
+///         }
+///     }
+/// }
+/// # Ok::<(), rdma_core::Error>(())
+/// ```
+pub struct QueuePairMap<T> {
+    /// An entry is the index of a node of the next level, or of a value in the last level; [`EMPTY`]
+    /// where there is none.
+    nodes: Vec<Node>,
+    /// Indexes of nodes that are in no use, each of which is empty.
+    spare: Vec<u32>,
+    values: Vec<Option<T>>,
+    /// Indexes of values that are in no use.
+    vacant: Vec<u32>,
+}
+
+/// The index of a node without entries, and of the place of no value: a lookup that finds an empty
+/// entry goes on through these.
+const EMPTY: u32 = 0;
+const ROOT: usize = 1;
+
+#[derive(Clone)]
+struct Node {
+    entries: [u32; WIDTH],
+    /// Number of entries that are not empty.
+    len: u32,
+}
+
+const NO_ENTRIES: Node = Node {
+    entries: [EMPTY; WIDTH],
+    len: 0,
+};
+
+/// The entry of a number at a level, of which 0 is the root's.
+#[inline]
+fn entry(number: u32, level: u32) -> usize {
+    (number >> (LEVEL_BITS * (LEVELS - 1 - level))) as usize & (WIDTH - 1)
+}
+
+impl<T> Default for QueuePairMap<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for QueuePairMap<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.values()).finish()
+    }
+}
+
+impl<T> QueuePairMap<T> {
+    /// Makes an empty map.
+    pub fn new() -> Self {
+        Self {
+            nodes: vec![NO_ENTRIES; 2],
+            spare: Vec::new(),
+            values: vec![None],
+            vacant: Vec::new(),
+        }
+    }
+
+    /// Puts in the value of a queue pair, and returns the one that the number had before.
+    ///
+    /// # Panics
+    ///
+    /// If the number has more than 24 bits.
+    pub fn insert(&mut self, number: u32, value: T) -> Option<T> {
+        assert!(
+            number >> (LEVEL_BITS * LEVELS) == 0,
+            "queue pair numbers have 24 bits, not {number:#x}"
+        );
+        if let Some(present) = self.get_mut(number) {
+            return Some(mem::replace(present, value));
+        }
+        let mut node = ROOT;
+        for level in 0..LEVELS - 1 {
+            node = self.child(node, entry(number, level));
+        }
+        let index = self.vacant.pop().unwrap_or(self.values.len() as u32);
+        if index as usize == self.values.len() {
+            self.values.push(None);
+        }
+        self.values[index as usize] = Some(value);
+        self.set(node, entry(number, LEVELS - 1), index);
+        None
+    }
+
+    /// Returns the value of the queue pair with this number, for example that of a
+    /// [completion](crate::WorkCompletion::queue_pair).
+    #[inline]
+    pub fn get(&self, number: u32) -> Option<&T> {
+        self.values.get(self.find(number)?)?.as_ref()
+    }
+
+    /// Returns the value of the queue pair with this number, to be changed.
+    #[inline]
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        let index = self.find(number)?;
+        self.values.get_mut(index)?.as_mut()
+    }
+
+    /// Takes the value of a queue pair out.
+    pub fn remove(&mut self, number: u32) -> Option<T> {
+        let index = self.find(number)?;
+        let value = self.values.get_mut(index)?.take()?;
+        self.vacant.push(index as u32);
+        let mut path = [ROOT; LEVELS as usize];
+        for level in 1..LEVELS {
+            let above = &self.nodes[path[level as usize - 1]];
+            path[level as usize] = above.entries[entry(number, level - 1)] as usize;
+        }
+        // Nodes that become empty are used again, so that the map does not grow with every number
+        // that was ever in it.
+        for level in (0..LEVELS).rev() {
+            let node = path[level as usize];
+            self.set(node, entry(number, level), EMPTY);
+            if self.nodes[node].len > 0 || node == ROOT {
+                break;
+            }
+            self.spare.push(node as u32);
+        }
+        Some(value)
+    }
+
+    /// Returns how many values there are.
+    pub fn len(&self) -> usize {
+        self.values.len() - 1 - self.vacant.len()
+    }
+
+    /// Returns whether there is no value.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns all values, in no order that the program can rely on.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.values.iter().flatten()
+    }
+
+    /// Returns all values, to be changed, in no order that the program can rely on.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.values.iter_mut().flatten()
+    }
+
+    /// Returns the index of the value with this number, which may be that of no value.
+    #[inline]
+    fn find(&self, number: u32) -> Option<usize> {
+        // A number of more than 24 bits is outside of the root.
+        let top = (number >> (LEVEL_BITS * (LEVELS - 1))) as usize;
+        let middle = *self.nodes[ROOT].entries.get(top)? as usize;
+        let leaf = self.nodes[middle].entries[entry(number, 1)] as usize;
+        Some(self.nodes[leaf].entries[entry(number, 2)] as usize)
+    }
+
+    /// Returns the node behind an entry, which is made if there is none.
+    fn child(&mut self, node: usize, entry: usize) -> usize {
+        let child = self.nodes[node].entries[entry];
+        if child != EMPTY {
+            return child as usize;
+        }
+        let child = self.spare.pop().unwrap_or(self.nodes.len() as u32);
+        if child as usize == self.nodes.len() {
+            self.nodes.push(NO_ENTRIES);
+        }
+        self.set(node, entry, child);
+        child as usize
+    }
+
+    fn set(&mut self, node: usize, entry: usize, to: u32) {
+        let Node { entries, len } = &mut self.nodes[node];
+        let before = mem::replace(&mut entries[entry], to);
+        *len += u32::from(to != EMPTY);
+        *len -= u32::from(before != EMPTY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Numbers as devices may give them out: in a row, in steps, and scattered.
+    fn number(round: u32) -> u32 {
+        match round % 3 {
+            0 => 0xff_ff00 + round % 256,
+            1 => (round % 64) << 16,
+            _ => round.wrapping_mul(0x9e37_79b9) >> 8 & 0xf0_0ff3,
+        }
+    }
+
+    #[test]
+    fn a_value_is_found_from_insertion_to_removal() {
+        let (mut map, mut model) = (QueuePairMap::new(), BTreeMap::new());
+        for round in 0..20_000 {
+            let number = number(round);
+            if round % 7 < 4 {
+                assert_eq!(map.insert(number, round), model.insert(number, round));
+            } else {
+                assert_eq!(map.remove(number), model.remove(&number));
+            }
+            assert_eq!(map.len(), model.len());
+            assert_eq!(map.get(number), model.get(&number));
+            let other = self::number(round / 2);
+            assert_eq!(map.get_mut(other), model.get_mut(&other));
+        }
+        assert!(
+            model
+                .iter()
+                .all(|(&number, value)| map.get(number) == Some(value))
+        );
+        let mut values: Vec<_> = map.values_mut().map(|value| *value).collect();
+        values.sort_unstable();
+        let mut expected: Vec<_> = model.into_values().collect();
+        expected.sort_unstable();
+        assert_eq!(values, expected);
+    }
+
+    #[test]
+    fn a_map_of_few_numbers_stays_small_whatever_numbers_were_in_it() {
+        let mut map = QueuePairMap::new();
+        for round in 0..1_000_u32 {
+            let number = round.wrapping_mul(0x9e37_79b9) >> 8;
+            assert_eq!(map.insert(number, ()), None);
+            assert_eq!(map.remove(number), Some(()));
+        }
+        assert!(map.is_empty());
+        assert_eq!((map.nodes.len(), map.values.len()), (4, 2));
+        assert!(map.nodes.iter().all(|node| node.len == 0));
+    }
+
+    #[test]
+    fn numbers_that_are_not_in_it_have_no_value() {
+        let mut map = QueuePairMap::default();
+        assert_eq!(map.get(0), None);
+        map.insert(0, 'a');
+        map.insert(0x01_0101, 'b');
+        for other in [1, 0x01_0100, 0x01_0001, 0x100_0000, 0x101_0101, u32::MAX] {
+            assert_eq!(map.get(other), None, "{other:#x}");
+            assert_eq!(map.remove(other), None, "{other:#x}");
+        }
+        assert_eq!((map.get(0), map.get(0x01_0101)), (Some(&'a'), Some(&'b')));
+    }
+
+    #[test]
+    #[should_panic = "24 bits"]
+    fn a_number_of_25_bits_is_refused() {
+        QueuePairMap::new().insert(1 << 24, ());
+    }
+}

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::env;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +19,9 @@ use rdma_bench::limits::{
 use rdma_bench::machine::Machine;
 use rdma_core::Context;
 use serde_json::Value;
+
+/// The variable that names softroce's example `attacker`.
+const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
 /// Measures figures and yardsticks, in turns.
 #[derive(Debug, Parser)]
@@ -105,6 +109,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     let programs = Programs {
         bench: env!("CARGO_BIN_EXE_rdma-bench").into(),
         yardstick: env!("CARGO_BIN_EXE_yardstick").into(),
+        attacker: env::var_os(ATTACKER).map(PathBuf::from),
     };
     let mut judge = Judge::new(programs, networks, effort);
     println!("{}", heading());

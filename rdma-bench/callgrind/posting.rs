@@ -3,7 +3,7 @@
 //! instructions of both.
 //!
 //! ```text
-//! posting send|write|read|atomic|idle COUNT [owned|scope|raw|concurrent]
+//! posting send|write|read|atomic|idle COUNT [owned|scope|raw|concurrent|inline|uc|ud|srq]
 //! ```
 //!
 //! Between posting and polling it rests, so that polls find something at once. What that takes is
@@ -16,10 +16,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rdma_core::{
-    AccessFlags, Buffer, BufferSliceMut, CompletionQueue, ConcurrentReceiveQueue,
-    ConcurrentSendQueue, ConnectOptions, Context, ProtectionDomain, QueuePair, RawElements,
-    RawSendRequest, ReceiveQueue, RemoteMemory, SendQueue, SendRequest, WorkCompletion,
-    raw_receive_request,
+    AccessFlags, AddressVector, Buffer, BufferSliceMut, CompletionQueue, ConcurrentReceiveQueue,
+    ConcurrentSendQueue, ConnectOptions, Context, DatagramHeader, DatagramOptions, Destination,
+    ProtectionDomain, QueuePair, RawElements, RawSendRequest, ReceiveQueue, RemoteMemory,
+    SendQueue, SendRequest, SharedReceiveQueue, Transport, WorkCompletion, raw_receive_request,
 };
 
 type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
@@ -27,6 +27,9 @@ type Result<T = (), E = Box<dyn Error>> = std::result::Result<T, E>;
 /// The bytes of a message, and the requests that a queue has room for.
 const SIZE: usize = 8;
 const DEPTH: u32 = 16;
+
+/// The key of the datagram queue pairs.
+const QKEY: u32 = 0x1234_5678;
 
 /// How long a rest takes, in microseconds.
 const REST: u32 = 200;
@@ -64,10 +67,10 @@ fn main() -> ExitCode {
     let Ok(count) = count.parse() else {
         return usage();
     };
-    let done = Ends::new().and_then(|ends| {
+    let done = Ends::new(way).and_then(|ends| {
         let Ends { one, other, .. } = &ends;
         match way {
-            "owned" => {
+            "owned" | "uc" => {
                 let (sends, receives) = (one.send_queue(), other.receive_queue());
                 run(&ends, Owned { sends, receives }, operation, count)
             }
@@ -76,6 +79,13 @@ fn main() -> ExitCode {
                 let receives = other.concurrent_receive_queue();
                 run(&ends, Concurrent { sends, receives }, operation, count)
             }
+            "srq" => {
+                let receives = ends.shared.clone().ok_or("no shared receive queue")?;
+                let sends = one.send_queue();
+                run(&ends, Shared { sends, receives }, operation, count)
+            }
+            "inline" => inline(&ends, operation, count),
+            "ud" => datagrams(&ends, operation, count),
             "scope" => scope(&ends, operation, count),
             "raw" => raw(&ends, operation, count),
             _ => Err(format!("no way to post is called {way}").into()),
@@ -91,7 +101,9 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: posting send|write|read|atomic|idle COUNT [owned|scope|raw|concurrent]");
+    eprintln!(
+        "usage: posting send|write|read|atomic|idle COUNT [owned|scope|raw|concurrent|inline|uc|ud|srq]"
+    );
     ExitCode::from(2)
 }
 
@@ -100,15 +112,30 @@ struct Ends {
     domain: ProtectionDomain,
     one: QueuePair,
     other: QueuePair,
+    /// Where the receives of both are posted, if it is shared.
+    shared: Option<SharedReceiveQueue<Buffer>>,
 }
 
 impl Ends {
-    fn new() -> Result<Self> {
+    /// Ends for a way to post.
+    fn new(way: &str) -> Result<Self> {
         let domain = Context::open_default()?.protection_domain()?;
+        let shared = (way == "srq").then(|| domain.shared_receive_queue(DEPTH).build());
+        let shared = shared.transpose()?;
         let make = || {
             let queue = domain.context().completion_queue(2 * DEPTH).build()?;
-            domain
-                .queue_pair()
+            let mut builder = domain.queue_pair().transport(match way {
+                "uc" => Transport::UnreliableConnected,
+                "ud" => Transport::Datagram,
+                _ => Transport::ReliableConnected,
+            });
+            if way == "inline" {
+                builder = builder.inline_data(SIZE as u32);
+            }
+            if let Some(shared) = &shared {
+                builder = builder.shared_receive_queue(shared);
+            }
+            builder
                 .send_completions(&queue)
                 .receive_completions(&queue)
                 .send_requests(DEPTH)
@@ -117,12 +144,20 @@ impl Ends {
                 .build()
         };
         let (one, other) = (make()?, make()?);
-        let (to_one, to_other) = (one.endpoint(), other.endpoint());
-        let options = ConnectOptions::default();
+        let (one, other) = if way == "ud" {
+            let options = DatagramOptions::new(QKEY);
+            (one.activate(&options)?, other.activate(&options)?)
+        } else {
+            let (to_one, to_other) = (one.endpoint(), other.endpoint());
+            let options = ConnectOptions::default();
+            let one = one.connect(&to_other, &options)?;
+            (one, other.connect(&to_one, &options)?)
+        };
         Ok(Self {
-            one: one.connect(&to_other, &options)?,
-            other: other.connect(&to_one, &options)?,
             domain,
+            one,
+            other,
+            shared,
         })
     }
 }
@@ -232,7 +267,7 @@ impl Way for Concurrent {
 
     #[inline(always)]
     fn sent(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
-        let (slot, memory) = self.sends.complete(completion)?;
+        let (slot, memory) = self.sends.complete(completion).next()?;
         self.sends.release(slot);
         Some(memory)
     }
@@ -248,10 +283,113 @@ impl Way for Concurrent {
     }
 }
 
+/// Receives from a shared receive queue.
+struct Shared {
+    sends: SendQueue<Buffer>,
+    receives: SharedReceiveQueue<Buffer>,
+}
+
+impl Way for Shared {
+    #[inline(always)]
+    fn post(&mut self, request: SendRequest<Buffer>) -> Result {
+        Ok(self.sends.post(request)?)
+    }
+
+    #[inline(always)]
+    fn sent(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
+        self.sends.complete(completion).next()
+    }
+
+    #[inline(always)]
+    fn post_receive(&mut self, memory: Buffer) -> Result {
+        Ok(self.receives.post(memory)?)
+    }
+
+    #[inline(always)]
+    fn received(&mut self, completion: &WorkCompletion) -> Option<Buffer> {
+        self.receives.complete(completion)
+    }
+}
+
+/// Sends and writes of data that is copied when it is posted.
+#[inline(never)]
+fn inline(ends: &Ends, operation: Operation, count: usize) -> Result {
+    let Ends {
+        domain, one, other, ..
+    } = ends;
+    if operation == Operation::Idle {
+        return poll_in_vain(one.send_completions(), count);
+    }
+    let target = domain.allocate(SIZE)?.expose(AccessFlags::REMOTE_WRITE)?;
+    let remote = target.remote();
+    let (mut sends, mut receives) = (one.send_queue::<Buffer>(), other.receive_queue());
+    let mut space = domain.allocate(SIZE)?;
+    let (data, mut room) = ([7; SIZE], [WorkCompletion::default()]);
+    for _ in 0..count {
+        if operation == Operation::Send {
+            receives.post(space)?;
+            sends
+                .post_inline(SendRequest::send(&data))
+                .map_err(|refused| refused.error)?;
+            rest();
+            let received = wait(other.receive_completions(), &mut room)?;
+            received.result()?;
+            space = receives.complete(received).ok_or_else(foreign)?;
+        } else {
+            sends
+                .post_inline(SendRequest::write(&data, remote))
+                .map_err(|refused| refused.error)?;
+            rest();
+        }
+        let sent = wait(one.send_completions(), &mut room)?;
+        sent.result()?;
+        if sends.complete(sent).next().is_some() || sends.in_flight() > 0 {
+            return Err(foreign());
+        }
+    }
+    Ok(())
+}
+
+/// Messages by datagrams.
+#[inline(never)]
+fn datagrams(ends: &Ends, operation: Operation, count: usize) -> Result {
+    let Ends {
+        domain, one, other, ..
+    } = ends;
+    if operation == Operation::Idle {
+        return poll_in_vain(one.send_completions(), count);
+    }
+    let here = other.address();
+    let vector = AddressVector::new(here, here.gid, here.lid);
+    let destination = Destination {
+        handle: domain.address_handle(&vector)?,
+        queue_pair: other.number(),
+        qkey: QKEY,
+    };
+    let (mut sends, mut receives) = (one.send_queue(), other.receive_queue());
+    let mut message = domain.allocate(SIZE)?;
+    let mut space = domain.allocate(DatagramHeader::LEN + SIZE)?;
+    let mut room = [WorkCompletion::default()];
+    for _ in 0..count {
+        receives.post(space)?;
+        sends.post(SendRequest::send(message).to(&destination))?;
+        rest();
+        let sent = wait(one.send_completions(), &mut room)?;
+        sent.result()?;
+        message = sends.complete(sent).next().ok_or_else(foreign)?;
+        let received = wait(other.receive_completions(), &mut room)?;
+        received.result()?;
+        space = receives.complete(received).ok_or_else(foreign)?;
+    }
+    Ok(())
+}
+
 /// Messages, each of which takes a receive of the other end.
 #[inline(never)]
 fn messages(ends: &Ends, mut way: impl Way, count: usize) -> Result {
-    let Ends { domain, one, other } = ends;
+    let Ends {
+        domain, one, other, ..
+    } = ends;
     let (here, there) = (one.send_completions(), other.receive_completions());
     let (mut message, mut space) = (domain.allocate(SIZE)?, domain.allocate(SIZE)?);
     let mut room = [WorkCompletion::default()];
@@ -280,8 +418,7 @@ fn one_sided(
     let Ends { domain, one, .. } = ends;
     let completions = one.send_completions();
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
-    let target = domain.allocate(SIZE)?.expose(access);
-    let target = target.map_err(|(_, error)| error)?;
+    let target = domain.allocate(SIZE)?.expose(access)?;
     let remote = target.remote();
     let mut memory = domain.allocate(SIZE)?;
     let mut room = [WorkCompletion::default()];
@@ -321,7 +458,9 @@ fn scope(ends: &Ends, operation: Operation, count: usize) -> Result {
 /// Messages, as [`messages`] are.
 #[inline(never)]
 fn scoped_messages(ends: &Ends, count: usize) -> Result {
-    let Ends { domain, one, other } = ends;
+    let Ends {
+        domain, one, other, ..
+    } = ends;
     let (mut message, mut space) = (domain.allocate(SIZE)?, domain.allocate(SIZE)?);
     let (message, space) = (message.as_slice_mut(), space.as_slice_mut());
     one.scope(PATIENCE, |here| {
@@ -349,8 +488,7 @@ fn scoped(
 ) -> Result {
     let Ends { domain, one, .. } = ends;
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
-    let target = domain.allocate(SIZE)?.expose(access);
-    let target = target.map_err(|(_, error)| error)?;
+    let target = domain.allocate(SIZE)?.expose(access)?;
     let remote = target.remote();
     let mut memory = domain.allocate(SIZE)?;
     let memory = memory.as_slice_mut();
@@ -369,13 +507,14 @@ fn scoped(
 /// By the C structs, with the memory and the ids in this function's care.
 #[inline(never)]
 fn raw(ends: &Ends, operation: Operation, count: usize) -> Result {
-    let Ends { domain, one, other } = ends;
+    let Ends {
+        domain, one, other, ..
+    } = ends;
     if operation == Operation::Idle {
         return poll_in_vain(one.send_completions(), count);
     }
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
-    let target = domain.allocate(SIZE)?.expose(access);
-    let target = target.map_err(|(_, error)| error)?;
+    let target = domain.allocate(SIZE)?.expose(access)?;
     let remote = target.remote();
     // Never freed: where the loop ends by a failure, requests may be in flight.
     let message = ManuallyDrop::new(domain.allocate(SIZE)?);

@@ -90,6 +90,12 @@ pub enum Error {
     },
 }
 
+impl<T> From<rdma_core::Refused<T>> for Error {
+    fn from(refused: rdma_core::Refused<T>) -> Self {
+        Self::Verbs(refused.error)
+    }
+}
+
 impl Error {
     pub(crate) fn control(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,50 @@ const START: Duration = Duration::from_secs(30);
 struct Process {
     child: Child,
     name: String,
-    output: Option<[JoinHandle<String>; 2]>,
+    output: Output,
+    complaints: Output,
+}
+
+/// The bytes that came through a pipe so far, and the thread that reads it.
+#[derive(Default)]
+struct Output {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Output {
+    /// Reads a pipe to its end on a thread of its own.
+    fn of(mut pipe: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let shared = Arc::clone(&bytes);
+        let read = move || {
+            let mut part = [0; 4096];
+            // A pipe that fails has ended.
+            while let Ok(length @ 1..) = pipe.read(&mut part) {
+                let mut bytes = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                bytes.extend(&part[..length]);
+            }
+        };
+        Self {
+            bytes,
+            reader: Some(thread::spawn(read)),
+        }
+    }
+
+    /// Returns the text so far.
+    fn text(&self) -> String {
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits for the end of the pipe, and returns the whole text.
+    fn whole(&mut self) -> String {
+        if let Some(reader) = self.reader.take() {
+            // A reader that panicked leaves the text until then.
+            let _ = reader.join();
+        }
+        self.text()
+    }
 }
 
 impl Process {
@@ -46,14 +90,11 @@ impl Process {
             program: name.to_owned(),
             reason: format!("starting it: {error}"),
         })?;
-        let output = [
-            child.stdout.take().map(collect).unwrap_or_else(nothing),
-            child.stderr.take().map(collect).unwrap_or_else(nothing),
-        ];
         Ok(Self {
+            output: child.stdout.take().map(Output::of).unwrap_or_default(),
+            complaints: child.stderr.take().map(Output::of).unwrap_or_default(),
             child,
             name: name.to_owned(),
-            output: Some(output),
         })
     }
 
@@ -73,20 +114,12 @@ impl Process {
 
     fn failed(&mut self, what: String) -> Error {
         let _ = self.child.kill();
-        let [printed, complained] = self.printed();
-        let all = printed + &complained;
+        let all = self.output.whole() + &self.complaints.whole();
         let lines: Vec<&str> = all.lines().collect();
         let end = lines[lines.len().saturating_sub(12)..].join("\n");
         Error::Program {
             program: self.name.clone(),
             reason: format!("{what}\n{end}"),
-        }
-    }
-
-    fn printed(&mut self) -> [String; 2] {
-        match self.output.take() {
-            Some(output) => output.map(|reader| reader.join().unwrap_or_default()),
-            None => Default::default(),
         }
     }
 
@@ -99,14 +132,28 @@ impl Process {
         })
     }
 
+    /// Starts the program that runs beside this one as soon as `companion` names it.
+    fn accompany(&mut self, companion: Companion<'_>) -> Result<Self> {
+        let started = Instant::now();
+        loop {
+            if let Some(words) = companion(&self.output.text()) {
+                return Self::start(&words, Some(0), &format!("{} (beside it)", self.name));
+            }
+            if let Some(status) = self.ended()? {
+                return Err(self.failed(format!("ended early, with {status}")));
+            }
+            if started.elapsed() > START {
+                return Err(self.failed("does not say where it is".into()));
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
     /// Waits until it has ended well, and returns what it printed.
     fn finish(&mut self, deadline: Instant) -> Result<String> {
         loop {
             match self.ended()? {
-                Some(status) if status.success() => {
-                    let [printed, _] = self.printed();
-                    return Ok(printed);
-                }
+                Some(status) if status.success() => return Ok(self.output.whole()),
                 Some(status) => return Err(self.failed(format!("ended with {status}"))),
                 None if Instant::now() > deadline => {
                     return Err(self.failed("did not end in time".into()));
@@ -123,19 +170,6 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // What came until the failure is what there is.
-        let _ = pipe.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
-}
-
-fn nothing() -> JoinHandle<String> {
-    thread::spawn(String::new)
 }
 
 /// A TCP port that nothing uses now.
@@ -156,16 +190,22 @@ pub(super) fn run(
     limit: Duration,
 ) -> Result<String> {
     let client_words = [words, client_words].concat();
-    run_with_servers(&[(words.to_vec(), port)], &client_words, name, limit)
+    run_with_servers(&[(words.to_vec(), port)], &client_words, name, limit, None)
 }
 
+/// Returns the words of a program to run beside a client that has printed this much, or `None` as
+/// long as that is too little to know.
+pub(crate) type Companion<'a> = &'a dyn Fn(&str) -> Option<Vec<OsString>>;
+
 /// Runs servers, each with the port on which it listens, and a client to their end, and returns what
-/// the client printed. The servers share a processor.
+/// the client printed. The servers share a processor, and `companion` runs on it too, until the
+/// client ends.
 pub(crate) fn run_with_servers(
     servers: &[(Vec<OsString>, u16)],
     client_words: &[OsString],
     name: &str,
     limit: Duration,
+    companion: Option<Companion<'_>>,
 ) -> Result<String> {
     let last = thread::available_parallelism().map_or(0, |count| count.get() - 1);
     let mut started = Vec::new();
@@ -177,7 +217,14 @@ pub(crate) fn run_with_servers(
     let deadline = Instant::now() + limit;
     let client_name = format!("{name} (client)");
     let mut client = Process::start(client_words, Some(last.min(1)), &client_name)?;
+    let mut beside = companion.map(|words| client.accompany(words)).transpose()?;
     let printed = client.finish(deadline)?;
+    if let Some(beside) = &mut beside
+        && let Some(status) = beside.ended()?
+    {
+        return Err(beside.failed(format!("ended early, with {status}")));
+    }
+    drop(beside);
     for mut server in started {
         server.finish(deadline)?;
     }

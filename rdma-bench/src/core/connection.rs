@@ -2,7 +2,7 @@
 
 use rdma_core::{
     AccessFlags, AddressChoice, Buffer, Context, ExposedMemory, FrozenBuffer, ProtectionDomain,
-    QueuePair, RemoteMemory, SharedReceiveQueue,
+    QueuePair, QueuePairMap, RemoteMemory, SharedReceiveQueue,
 };
 
 use super::completions::Completions;
@@ -152,6 +152,15 @@ impl Connection {
         self.peers.iter().flat_map(|peer| &peer.queue_pairs)
     }
 
+    /// Their positions by their numbers, for completions.
+    pub(super) fn positions(&self) -> QueuePairMap<usize> {
+        let mut positions = QueuePairMap::new();
+        for (position, queue_pair) in self.queue_pairs().enumerate() {
+            positions.insert(queue_pair.number(), position);
+        }
+        positions
+    }
+
     /// The number of [queue pairs](Self::queue_pairs).
     pub(super) fn width(&self) -> usize {
         self.peers.len() * self.plan.queue_pairs
@@ -193,7 +202,7 @@ impl Connection {
         let stride = memory::stride(&self.plan, size);
         let memory = self.message(self.width() * stride)?;
         let local = AccessFlags::LOCAL_WRITE;
-        let memory = memory.expose(local).map_err(|(_, error)| error)?;
+        let memory = memory.expose(local)?;
         memory::places(&[memory], stride, size)
     }
 

@@ -15,7 +15,7 @@ pub(super) fn allocate(domain: &ProtectionDomain, kind: Memory, size: usize) -> 
         Memory::Device => domain.allocate(size)?,
         Memory::Malloc => {
             let memory = HostMemory::zeroed(size)?;
-            domain.register(memory).map_err(|(_, error)| error)?
+            domain.register(memory)?
         }
     };
     for (place, byte) in memory.iter_mut().enumerate() {
@@ -50,10 +50,10 @@ pub(super) fn expose(
     for left in (2..=count).rev() {
         let here = (rest.len() / stride).div_ceil(left);
         let (region, behind) = rest.split_at(here * stride);
-        regions.push(region.expose(access).map_err(|(_, error)| error)?);
+        regions.push(region.expose(access)?);
         rest = behind;
     }
-    regions.push(rest.expose(access).map_err(|(_, error)| error)?);
+    regions.push(rest.expose(access)?);
     Ok(regions)
 }
 

@@ -4,7 +4,6 @@ mod atomic;
 mod completions;
 mod connection;
 mod memory;
-mod numbers;
 mod peer;
 mod pump;
 mod read;

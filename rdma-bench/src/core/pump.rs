@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use rdma_core::{Buffer, Gather, QueuePair, SendQueue, SendRequest, WorkCompletion};
+use rdma_core::{Buffer, Gather, SendQueue, SendRequest, WorkCompletion};
 
 use super::Connection;
 use super::completions::Completions;
-use super::numbers::Numbers;
 use super::send::foreign;
 use crate::control::Control;
 use crate::error::{Error, Result};
@@ -34,7 +33,7 @@ pub(super) fn pump<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
     control: &mut Control,
     requests: impl IntoIterator<Item = F>,
 ) -> Result<Measured> {
-    let numbers = Numbers::new(connection.queue_pairs().map(QueuePair::number));
+    let positions = connection.positions();
     let mut lanes: Vec<_> = connection
         .queue_pairs()
         .zip(requests)
@@ -64,8 +63,9 @@ pub(super) fn pump<T: Gather + 'static, F: FnMut() -> SendRequest<T>>(
         }
         let count = connection.sends.wait(&mut room, &mut watch)?;
         for completion in &room[..count] {
-            let position = numbers.position(completion.queue_pair());
-            let lane = lanes.get_mut(position).ok_or_else(foreign)?;
+            let position = positions.get(completion.queue_pair());
+            let position = *position.ok_or_else(foreign)?;
+            let lane = &mut lanes[position];
             let done = lane.queue.complete(completion).count();
             lane.completed += done;
             times.complete(done);

@@ -1,9 +1,8 @@
 //! The receives of one end.
 
-use rdma_core::{ExposedMemory, QueuePair, ReceiveQueue, SharedReceiveQueue, WorkCompletion};
+use rdma_core::{ExposedMemory, QueuePairMap, ReceiveQueue, SharedReceiveQueue, WorkCompletion};
 
 use super::Connection;
-use super::numbers::Numbers;
 use super::send::foreign;
 use crate::error::Result;
 
@@ -11,7 +10,7 @@ use crate::error::Result;
 /// that completes is posted again.
 pub(super) enum Receives {
     /// Receives of queue pairs with a receive queue each.
-    Own { numbers: Numbers, queues: Vec<Own> },
+    Own(QueuePairMap<Own>),
     /// Receives of queue pairs that share one receive queue.
     Shared {
         queue: SharedReceiveQueue<ExposedMemory>,
@@ -42,7 +41,7 @@ impl Receives {
                 left: connection.messages_in_all() - depth,
             });
         }
-        let mut queues = Vec::new();
+        let mut queues = QueuePairMap::new();
         for (queue_pair, memory) in connection.queue_pairs().zip(memory) {
             let mut queue = queue_pair.receive_queue();
             for _ in 0..depth {
@@ -50,12 +49,9 @@ impl Receives {
                 posted.map_err(rdma_core::Error::from)?;
             }
             let left = connection.count() - depth;
-            queues.push(Own { queue, left });
+            queues.insert(queue_pair.number(), Own { queue, left });
         }
-        Ok(Self::Own {
-            numbers: Numbers::new(connection.queue_pairs().map(QueuePair::number)),
-            queues,
-        })
+        Ok(Self::Own(queues))
     }
 
     /// Takes a completed receive's memory, and posts it again if more messages come than receives
@@ -63,9 +59,9 @@ impl Receives {
     #[inline]
     pub(super) fn turn(&mut self, completion: &WorkCompletion) -> Result<()> {
         match self {
-            Self::Own { numbers, queues } => {
-                let position = numbers.position(completion.queue_pair());
-                let Own { queue, left } = queues.get_mut(position).ok_or_else(foreign)?;
+            Self::Own(queues) => {
+                let own = queues.get_mut(completion.queue_pair());
+                let Own { queue, left } = own.ok_or_else(foreign)?;
                 let memory = queue.complete(completion);
                 if *left > 0 {
                     let posted = queue.post(memory.ok_or_else(foreign)?);

@@ -1,6 +1,6 @@
 //! Measuring a row, pair by pair.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -55,13 +55,26 @@ impl Effort {
     }
 }
 
-/// The programs of this crate.
+/// The programs that measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Programs {
     /// `rdma-bench`.
     pub bench: PathBuf,
     /// `yardstick`.
     pub yardstick: PathBuf,
+    /// Softroce's example `attacker`, where it was built.
+    pub attacker: Option<PathBuf>,
+}
+
+impl Programs {
+    /// Returns the attacker.
+    pub(super) fn attacker(&self) -> Result<&Path> {
+        let path = self.attacker.as_deref();
+        path.ok_or_else(|| Error::Program {
+            program: "attacker".into(),
+            reason: "`cargo xtask bench --device softroce` builds it, and was not used".into(),
+        })
+    }
 }
 
 /// The devices.

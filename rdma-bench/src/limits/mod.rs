@@ -13,6 +13,7 @@
 //! another time. So the [round trip of a cache line](Regime) is taken before and after each pair,
 //! and a pair within which it changed is taken again.
 
+mod attack;
 mod goal;
 mod interval;
 mod judge;

@@ -1,5 +1,6 @@
 //! Every goal.
 
+use super::attack::Attack;
 use super::goal::Bound::{AtLeast, AtMost};
 use super::goal::Goal::Ratio;
 use super::row::{Part, Row, Unit};
@@ -58,6 +59,21 @@ macro_rules! beside_perftest {
             figure: ours($run.with(MALLOC)),
             yardstick: &[perftest($run)],
             goal: Ratio($bound),
+        }
+    };
+}
+
+/// A row of the rate of a connection while another process sends forged packets to it, beside the rate
+/// while that process sends them to unused ports.
+macro_rules! attacked {
+    ($id:literal, $what:literal, $unit:expr, $run:expr) => {
+        Row {
+            id: $id,
+            what: $what,
+            unit: $unit,
+            figure: ours($run.under(Attack::Connection)),
+            yardstick: &[ours($run.under(Attack::UnusedPort))],
+            goal: Ratio(AtLeast(0.9)),
         }
     };
 }
@@ -315,6 +331,24 @@ pub const HOST: &[Row] = &[
         Run::new(Read, Bandwidth, 64 * KIB),
         AtLeast(0.98)
     ),
+    attacked!(
+        "S1a",
+        "write_bw 64 KiB, attacked / attack elsewhere",
+        Unit::Bytes(64 * KIB),
+        Run::new(Write, Bandwidth, 64 * KIB)
+    ),
+    attacked!(
+        "S1b",
+        "send_bw 8 B, attacked / attack elsewhere",
+        Unit::Messages,
+        Run::new(Send, Bandwidth, 8)
+    ),
+    attacked!(
+        "S1c",
+        "UDP, write_bw 64 KiB, attacked / attack elsewhere",
+        Unit::Bytes(64 * KIB),
+        Run::new(Write, Bandwidth, 64 * KIB).by(Path::Udp)
+    ),
 ];
 
 /// The goals in the virtual machine, against the kernel's device there.
@@ -390,7 +424,10 @@ mod tests {
     #[test]
     fn every_goal_has_rows() {
         let of_letter = |letter, last| (1..=last).map(move |number| format!("{letter}{number}"));
-        for name in of_letter('G', 12).chain(of_letter('C', 3)) {
+        for name in of_letter('G', 12)
+            .chain(of_letter('C', 3))
+            .chain(of_letter('S', 1))
+        {
             assert!(rows().any(|row| row.is_called(&name)), "{name}");
         }
     }

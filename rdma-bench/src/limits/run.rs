@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::judge::Networks;
+use super::attack::Attack;
+use super::judge::{Networks, Programs};
 use super::row::Quantity;
 use super::statistic::Statistic;
-use crate::compare::ends::{free_port, run_with_servers};
+use crate::compare::ends::{Companion, free_port, run_with_servers};
 use crate::compare::program::{Program, columns};
 use crate::compare::run::Scratch;
 use crate::compare::{Case, Network};
@@ -30,6 +31,7 @@ pub struct Run {
     mtu: Option<usize>,
     words: &'static [&'static str],
     servers: usize,
+    attack: Option<Attack>,
 }
 
 /// The way that messages take.
@@ -78,6 +80,7 @@ impl Run {
             mtu: None,
             words: &[],
             servers: 1,
+            attack: None,
         }
     }
 
@@ -100,6 +103,12 @@ impl Run {
     /// Returns the same test with so many servers.
     pub const fn servers(self, servers: usize) -> Self {
         Self { servers, ..self }
+    }
+
+    /// Returns the same test while another process sends forged packets.
+    pub const fn under(self, attack: Attack) -> Self {
+        let attack = Some(attack);
+        Self { attack, ..self }
     }
 
     /// Returns whether the test is one of calls, which rdma-rpc alone has.
@@ -144,7 +153,7 @@ impl Run {
     pub(super) fn measure(
         self,
         program: &Program,
-        networks: &Networks,
+        (programs, networks): (&Programs, &Networks),
         count: usize,
         statistic: Statistic,
     ) -> Result<Reading> {
@@ -168,7 +177,14 @@ impl Run {
             client.extend(["--also".into(), ports.join(",").into()]);
         }
         let name = program.name(&case);
-        let printed = run_with_servers(&servers, &client, &name, LIMIT)?;
+        let attacker = match self.attack {
+            Some(attack) => Some((attack, programs.attacker()?)),
+            None => None,
+        };
+        let attack =
+            attacker.map(|(attack, path)| move |printed: &str| attack.words(path, printed));
+        let attack = attack.as_ref().map(|words| words as Companion<'_>);
+        let printed = run_with_servers(&servers, &client, &name, LIMIT, attack)?;
         let reading = program.read(&case, &printed, &file.0)?;
         let figure = match (statistic, &reading.document) {
             (Statistic::Typical, _) => Some(reading.figure),
@@ -226,9 +242,13 @@ impl fmt::Display for Run {
             write!(f, " -m {mtu}")?;
         }
         match self.path {
-            Path::Chosen => Ok(()),
-            Path::Udp => write!(f, " ({})", Path::UDP),
-            Path::Kernel => write!(f, " (rxe)"),
+            Path::Chosen => {}
+            Path::Udp => write!(f, " ({})", Path::UDP)?,
+            Path::Kernel => f.write_str(" (rxe)")?,
+        }
+        match self.attack {
+            Some(attack) => write!(f, ", {attack}"),
+            None => Ok(()),
         }
     }
 }

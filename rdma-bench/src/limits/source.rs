@@ -102,11 +102,12 @@ impl Source {
         match self {
             Self::Ours(layer, run) => {
                 let program = Program::Ours(programs.bench.clone(), *layer);
-                run.measure(&program, networks, count, statistic)
+                run.measure(&program, (programs, networks), count, statistic)
             }
             Self::Perftest(run) => {
                 const TRIES: usize = 3;
-                let measure = || run.measure(&Program::Perftest, networks, count, statistic);
+                let ends = (programs, networks);
+                let measure = || run.measure(&Program::Perftest, ends, count, statistic);
                 // Now and then perftest does not find out the processor's frequency.
                 let mut outcome = measure();
                 for _ in 1..TRIES {
@@ -137,7 +138,7 @@ fn ucx(test: &str, size: usize, count: usize, statistic: Statistic) -> Result<Re
     let client = ucx::client_words(test, size, count, statistic);
     let client = [words.clone(), client].concat();
     let name = format!("{} {test}", ucx::PROGRAM);
-    let printed = run_with_servers(&[(words, port)], &client, &name, LIMIT)?;
+    let printed = run_with_servers(&[(words, port)], &client, &name, LIMIT, None)?;
     Ok(Reading {
         figure: ucx::figure(test, statistic, &printed)?,
         document: Value::String(printed),

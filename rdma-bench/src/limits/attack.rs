@@ -1,0 +1,117 @@
+//! Forged packets that a process without rights sends while a test runs.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::Path;
+
+/// The destination of the packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attack {
+    /// Both ends of the test's connection.
+    Connection,
+    /// Ports of the same addresses on which nothing listens.
+    UnusedPort,
+}
+
+/// The first port of softroce's devices.
+const BASE_PORT: u16 = 4791;
+/// Distance of the ports that a device may have; the top four bits of its queue pairs' numbers say which
+/// one it has.
+const PORT_STRIDE: u16 = 1000;
+
+/// An end of a connection, as the header of a test prints it.
+struct End {
+    queue_pair: u32,
+    packet_sequence: u32,
+    address: Ipv4Addr,
+}
+
+impl Attack {
+    /// Returns the words that start `attacker` against the connection that the header in `printed`
+    /// names, or `None` if the header is not complete.
+    pub(super) fn words(self, attacker: &Path, printed: &str) -> Option<Vec<OsString>> {
+        let mut words: Vec<OsString> = ["env", "-u", "LD_PRELOAD"].map(OsString::from).to_vec();
+        words.push(attacker.into());
+        for name in ["local", "remote"] {
+            words.push(end(printed, name)?.target().into());
+        }
+        // Until it is stopped.
+        words.extend(["--seconds", "3600"].map(OsString::from));
+        if self == Self::UnusedPort {
+            words.push("--unused".into());
+        }
+        Some(words)
+    }
+}
+
+impl End {
+    /// Returns the end as the attacker's command line has it.
+    fn target(&self) -> String {
+        let slot = (self.queue_pair >> 20) as u16;
+        let address = SocketAddrV4::new(self.address, BASE_PORT + PORT_STRIDE * slot);
+        format!("{address}/{}/{}", self.queue_pair, self.packet_sequence)
+    }
+}
+
+/// Reads the two lines of an end.
+fn end(printed: &str, name: &str) -> Option<End> {
+    let begin = format!(" {name} address: ");
+    let mut lines = printed
+        .split_inclusive('\n')
+        .skip_while(|line| !line.starts_with(&begin));
+    let line = lines.next()?;
+    let gid = lines.next().filter(|line| line.ends_with('\n'))?;
+    let number = |name: &str| {
+        let (_, rest) = line.split_once(name)?;
+        u32::from_str_radix(rest.split_whitespace().next()?, 16).ok()
+    };
+    let bytes = gid.trim().strip_prefix("GID: ")?.split(':');
+    let bytes: Option<Vec<u8>> = bytes.map(|byte| byte.parse().ok()).collect();
+    let address: [u8; 4] = bytes?.get(12..16)?.try_into().ok()?;
+    Some(End {
+        queue_pair: number("QPN 0x")?,
+        packet_sequence: number("PSN 0x")?,
+        address: address.into(),
+    })
+}
+
+impl fmt::Display for Attack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connection => "attacked",
+            Self::UnusedPort => "beside an attack on unused ports",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "\
+ Data ex. method : Ethernet
+ local address: LID 0000 QPN 0x10a2b3 PSN 0x280146 RKey 0x00072e VAddr 0x0055f971e98000
+ GID: 00:00:00:00:00:00:00:00:00:00:255:255:127:07:00:01
+ remote address: LID 0000 QPN 0x0015 PSN 0x1 RKey 0x00072e VAddr 0x0055f971e98000
+ GID: 00:00:00:00:00:00:00:00:00:00:255:255:127:08:00:01
+";
+
+    #[test]
+    fn the_targets_are_the_ends_of_the_header() {
+        let words = Attack::Connection.words(Path::new("attacker"), HEADER);
+        let words = words.unwrap();
+        assert_eq!(words[4], "127.7.0.1:5791/1090227/2621766");
+        assert_eq!(words[5], "127.8.0.1:4791/21/1");
+        let elsewhere = Attack::UnusedPort.words(Path::new("attacker"), HEADER);
+        assert_eq!(elsewhere.unwrap().last().unwrap(), "--unused");
+    }
+
+    #[test]
+    fn a_part_of_the_header_is_not_enough() {
+        for end in 0..HEADER.len() - 1 {
+            let words = Attack::Connection.words(Path::new("attacker"), &HEADER[..end]);
+            assert!(words.is_none(), "{end}");
+        }
+    }
+}

@@ -111,6 +111,8 @@ impl Counting {
             hop_limit: 1,
             flow_label: 0,
         };
+        self.network
+            .connect(&path, u32::from(self.network.slot()) << 20);
         self.network.outbox().push(|out| {
             // An acknowledgement, for a queue pair of the port's slot.
             let opcode = Opcode::from_byte(0x11).map_or(0, Opcode::to_byte);

@@ -29,7 +29,7 @@ impl Network {
             }
             let interface = own.socket.local().ip();
             let socket = Socket::join(at, interface, self.asked_buffer)?;
-            socket.refuse_strangers(self.base);
+            socket.refuse_strangers(self.base, &[]);
             if self.segmentation != Segmentation::Never {
                 socket.coalesce();
             }

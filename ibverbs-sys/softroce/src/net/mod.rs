@@ -24,6 +24,7 @@ mod inbox;
 mod limits;
 mod network;
 mod outbox;
+mod peers;
 mod route;
 mod shared;
 mod socket;

@@ -15,6 +15,7 @@ use super::delay::Delay;
 use super::endpoint::{Endpoint, Endpoints, Gid, GidKind};
 use super::limits::{HEADERS, carried_mtu, interface_mtu, unprivileged_buffer};
 use super::outbox::{self, Batch, Outbox};
+use super::peers::Peers;
 use super::socket::Interface;
 use super::{address, route};
 use crate::capture::Capture;
@@ -60,6 +61,7 @@ pub(crate) struct Network {
     pub(super) timers: Arc<Timers>,
     capture: Option<Capture>,
     neighbourhood: OnceLock<Arc<Neighbourhood>>,
+    pub(super) peers: Peers,
 }
 
 impl Network {
@@ -74,7 +76,7 @@ impl Network {
         let capture = config.capture.as_ref().map(Capture::create).transpose()?;
         let (sockets, slot) = bind(config)?;
         for socket in &sockets {
-            socket.refuse_strangers(config.port);
+            socket.refuse_strangers(config.port, &[]);
         }
         if config.segmentation != Segmentation::Never {
             for socket in &sockets {
@@ -148,6 +150,7 @@ impl Network {
             timers,
             capture,
             neighbourhood: OnceLock::new(),
+            peers: Peers::default(),
         })
     }
 

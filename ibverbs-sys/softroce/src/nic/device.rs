@@ -89,6 +89,14 @@ impl queue_pair::Device for Nic {
         self.network.reaches(path)
     }
 
+    fn connect(&self, path: &Path, number: u32) {
+        self.network.connect(path, number);
+    }
+
+    fn disconnect(&self, path: &Path, number: u32) {
+        self.network.disconnect(path, number);
+    }
+
     fn window(&self, mtu: Mtu) -> u32 {
         self.network.window(mtu)
     }

@@ -26,6 +26,13 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Whether packets can go this way at all: the local GID is there, and the peer's is of its kind.
     fn reaches(&self, path: &Path) -> bool;
 
+    /// Receives packets of the queue pair at the end of this way from now on; called once for each queue pair that is connected
+    /// to it.
+    fn connect(&self, _path: &Path, _number: u32) {}
+
+    /// Ends one call of [`connect`](Self::connect).
+    fn disconnect(&self, _path: &Path, _number: u32) {}
+
     /// How many packets of this size may be on the way to a peer unacknowledged.
     fn window(&self, mtu: Mtu) -> u32;
 

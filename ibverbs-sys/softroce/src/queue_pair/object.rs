@@ -148,10 +148,7 @@ impl QueuePair {
 
     /// The way to the queue pair that it is connected to, and that one's number.
     pub(crate) fn peer(&self) -> Option<(Path, u32)> {
-        let inner = self.inner.lock();
-        let attributes = inner.transport.attributes();
-        let path = attributes.path?;
-        (self.service() != Service::UnreliableDatagram).then_some((path, attributes.destination))
+        self.peer_of(&self.inner.lock())
     }
 
     /// What it lets be posted.
@@ -190,6 +187,7 @@ impl QueuePair {
             plan = check(self.present(&inner), wanted, &*self.device)?;
         }
         let state = inner.transport.state();
+        let peer = self.peer_of(&inner);
         inner.version += 1;
         let attributes = inner.transport.attributes_mut();
         plan.apply(wanted.values, attributes);
@@ -215,6 +213,11 @@ impl QueuePair {
             inner.told.connect(first.value());
         }
         self.tell(&mut inner);
+        let new_peer = self.peer_of(&inner);
+        drop(inner);
+        if new_peer != peer {
+            self.change_peer(peer, new_peer);
+        }
         Ok(now)
     }
 
@@ -375,12 +378,30 @@ impl QueuePair {
     /// Nobody must find it in the directory any more, and nobody [go by](Self::vacate) what other processes were told.
     pub(crate) fn close(&self) {
         let mut inner = self.inner.lock();
+        let peer = self.peer_of(&inner);
         self.enter(&mut inner, State::Reset);
         self.forget(&mut inner);
         inner.attached = None;
         self.tell(&mut inner);
         drop(inner);
+        self.change_peer(peer, None);
         self.device.memory().release_queue_pair(self.number);
+    }
+
+    fn peer_of(&self, inner: &Inner) -> Option<(Path, u32)> {
+        let attributes = inner.transport.attributes();
+        let path = attributes.path?;
+        (self.service() != Service::UnreliableDatagram).then_some((path, attributes.destination))
+    }
+
+    /// Tells the device that the queue pair is connected to another one, outside of its lock: the device asks the kernel.
+    fn change_peer(&self, old: Option<(Path, u32)>, new: Option<(Path, u32)>) {
+        if let Some((path, number)) = new {
+            self.device.connect(&path, number);
+        }
+        if let Some((path, number)) = old {
+            self.device.disconnect(&path, number);
+        }
     }
 
     fn enter(&self, inner: &mut Inner, state: State) {

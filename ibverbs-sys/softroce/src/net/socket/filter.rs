@@ -3,70 +3,131 @@
 //! It is classic BPF, which needs no privileges and which Linux translates to machine code. At offset 0 is the UDP header.
 
 use std::io;
-
+use std::net::SocketAddrV4;
 use std::os::fd::AsRawFd;
 
 use libc::{
-    BPF_ABS, BPF_ALU, BPF_B, BPF_H, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_MEM, BPF_MOD,
-    BPF_RET, BPF_ST, BPF_SUB, BPF_W, sock_filter, sock_fprog,
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD,
+    BPF_LDX, BPF_MEM, BPF_MISC, BPF_MOD, BPF_RET, BPF_ST, BPF_SUB, BPF_TAX, BPF_TXA, BPF_W, BPF_X,
+    sock_filter, sock_fprog,
 };
 
 use crate::descriptor::Descriptor;
 use crate::net::address::{SLOTS, STRIDE, unique_local};
+use crate::net::tunnel;
+use crate::wire::{Opcode, Operation, Transport};
+
+/// The opcode of a datagram without immediate data.
+const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
 /// Where the kernel shows the network header (linux/filter.h).
 const NETWORK: u32 = -0x10_0000_i32 as u32;
 /// The sender's address in an IPv4 header.
 const SENDER: u32 = NETWORK + 12;
-/// The UDP payload: a BTH, or an IPv6 header with the sender's GID.
+/// The sender's port in the UDP header.
+const PORT: u32 = 0;
+/// The UDP payload: a BTH, or the headers of a tunnel.
 const PAYLOAD: u32 = 8;
+/// The sender's GID in the IPv6 header of a tunnel.
 const GID: u32 = PAYLOAD + 8;
+
+/// The largest number of peers that a filter lists: each takes one comparison of every packet.
+pub(super) const MAX_PEERS: usize = 128;
 
 /// A filter for the socket of an IPv4 address.
 ///
-/// It drops datagrams of senders in 127/8 that are no devices: that have another port than those of the slots, and do not name
-/// the port and address that they send from in a header of a tunnel. What the rest say is looked at where they are received.
+/// Drops datagrams of senders in 127/8, unless
+/// - the sender is a device: the source port is that of a slot, or a tunnel's header names the port and address that the
+///   datagram came from, and
+/// - the packet is a datagram (UD), or the sender is one of `peers`. Without a list every device may send to connections.
+///
+/// The receiver checks the packets that remain.
 struct Filter {
     code: Vec<sock_filter>,
 }
 
 impl Filter {
-    fn new(base: u16) -> Self {
-        let mut prefix = [0; 6];
-        let example = unique_local(std::net::SocketAddrV4::new([127, 0, 0, 1].into(), 1));
-        prefix.copy_from_slice(&example.octets()[..6]);
-        let [a, b, c, d, e, f] = prefix;
+    fn new(base: u16, peers: Option<&[SocketAddrV4]>) -> Self {
         let mut filter = Self { code: Vec::new() };
         filter.load(BPF_B, SENDER);
-        let elsewhere = filter.unless(BPF_JEQ, 127);
-        filter.load(BPF_H, 0);
-        filter.calculate(BPF_SUB, base.into());
-        // A port below the first becomes a large number.
-        let above = filter.when(BPF_JGE, u32::from(SLOTS) * u32::from(STRIDE));
-        filter.calculate(BPF_MOD, STRIDE.into());
-        let slot = filter.when(BPF_JEQ, 0);
-        filter.land(above);
-        // The sender's GID, if it is the one that carries its address and port: see `address::unique_local`.
-        filter.load(BPF_W, GID);
-        let other = filter.unless(BPF_JEQ, u32::from_be_bytes([a, b, c, d]));
-        filter.load(BPF_H, GID + 4);
-        let same = filter.unless(BPF_JEQ, u32::from_be_bytes([0, 0, e, f]));
-        filter.load(BPF_H, 0);
-        filter.keep();
-        filter.load(BPF_H, GID + 6);
-        let port = filter.unless_kept();
-        filter.load(BPF_W, SENDER);
-        filter.keep();
-        filter.load(BPF_W, GID + 12);
-        let address = filter.unless_kept();
-        filter.land(elsewhere);
-        filter.land(slot);
+        let local = filter.when(BPF_JEQ, 127);
         filter.give(u32::MAX);
-        for stranger in [other, same, port, address] {
-            filter.land(stranger);
+        filter.land(local);
+        filter.load_opcode_of_device(base);
+        // Both opcodes of datagrams: the lowest bit says that there is immediate data.
+        filter.calculate(BPF_AND, !1);
+        let connected = filter.unless(BPF_JEQ, DATAGRAM.to_byte().into());
+        filter.give(u32::MAX);
+        filter.land(connected);
+        match peers {
+            Some(peers) => filter.give_of(peers),
+            None => filter.give(u32::MAX),
         }
-        filter.give(0);
         filter
+    }
+
+    /// Loads the opcode of a device's packet. Drops packets of other senders.
+    fn load_opcode_of_device(&mut self, base: u16) {
+        let mut prefix = [0; 6];
+        let example = unique_local(SocketAddrV4::new([127, 0, 0, 1].into(), 1));
+        prefix.copy_from_slice(&example.octets()[..6]);
+        let [a, b, c, d, e, f] = prefix;
+        // As `tunnel::is_tunnelled`.
+        self.load(BPF_B, PAYLOAD);
+        self.calculate(BPF_AND, 0xf0);
+        let no_version = self.unless(BPF_JEQ, 0x60);
+        self.load(BPF_W, GID);
+        let no_prefix = self.unless(BPF_JEQ, u32::from_be_bytes([a, b, c, d]));
+        self.load(BPF_H, GID + 4);
+        let no_end = self.unless(BPF_JEQ, u32::from_be_bytes([0, 0, e, f]));
+        // See `address::unique_local`.
+        self.load(BPF_H, PORT);
+        self.keep();
+        self.load(BPF_H, GID + 6);
+        let other_port = self.unless_kept();
+        self.load(BPF_W, SENDER);
+        self.keep();
+        self.load(BPF_W, GID + 12);
+        let other_address = self.unless_kept();
+        self.load(BPF_B, PAYLOAD + tunnel::OVERHEAD as u32);
+        let tunnelled = self.always();
+
+        for plain in [no_version, no_prefix, no_end] {
+            self.land(plain);
+        }
+        self.load(BPF_H, PORT);
+        self.calculate(BPF_SUB, base.into());
+        // A port below the first becomes a large number.
+        let above = self.when(BPF_JGE, u32::from(SLOTS) * u32::from(STRIDE));
+        self.calculate(BPF_MOD, STRIDE.into());
+        let between = self.unless(BPF_JEQ, 0);
+        self.load(BPF_B, PAYLOAD);
+        let plain = self.always();
+
+        for stranger in [other_port, other_address, above, between] {
+            self.land(stranger);
+        }
+        self.give(0);
+        self.land(tunnelled);
+        self.land(plain);
+    }
+
+    /// Ends: passes packets of peers.
+    fn give_of(&mut self, peers: &[SocketAddrV4]) {
+        self.load(BPF_H, PORT);
+        self.push(BPF_MISC | BPF_TAX, 0);
+        self.load(BPF_W, SENDER);
+        self.keep();
+        for peer in peers {
+            let other_address = self.unless(BPF_JEQ, u32::from(*peer.ip()));
+            self.push(BPF_MISC | BPF_TXA, 0);
+            let other_port = self.unless(BPF_JEQ, peer.port().into());
+            self.give(u32::MAX);
+            self.land(other_port);
+            self.push(BPF_LD | BPF_MEM, 0);
+            self.land(other_address);
+        }
+        self.give(0);
     }
 
     fn push(&mut self, code: u32, k: u32) -> usize {
@@ -88,19 +149,27 @@ impl Filter {
         self.push(BPF_ALU | operation | BPF_K, operand);
     }
 
-    /// Jumps to where it [lands](Self::land) if the accumulator compares so.
+    /// Jumps to where the jump [lands](Self::land) if the accumulator compares so.
     fn when(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
             from: self.push(BPF_JMP | comparison | BPF_K, operand),
-            when: true,
+            on: Some(true),
         }
     }
 
-    /// Jumps if it does not.
+    /// Jumps if the accumulator does not compare so.
     fn unless(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
-            when: false,
+            on: Some(false),
             ..self.when(comparison, operand)
+        }
+    }
+
+    /// Jumps in any case.
+    fn always(&mut self) -> Jump {
+        Jump {
+            from: self.push(BPF_JMP | BPF_JA, 0),
+            on: None,
         }
     }
 
@@ -111,21 +180,23 @@ impl Filter {
 
     /// Jumps if the accumulator is not what was stored.
     fn unless_kept(&mut self) -> Jump {
-        self.push(libc::BPF_LDX | BPF_MEM, 0);
+        self.push(BPF_LDX | BPF_MEM, 0);
         Jump {
-            from: self.push(BPF_JMP | BPF_JEQ | libc::BPF_X, 0),
-            when: false,
+            from: self.push(BPF_JMP | BPF_JEQ | BPF_X, 0),
+            on: Some(false),
         }
     }
 
-    /// The jump goes to what is pushed next.
+    /// Sets the target of a jump to the next instruction.
     fn land(&mut self, jump: Jump) {
-        let distance = (self.code.len() - jump.from - 1) as u8;
+        let distance = self.code.len() - jump.from - 1;
         let from = &mut self.code[jump.from];
-        if jump.when {
-            from.jt = distance;
-        } else {
-            from.jf = distance;
+        let conditional =
+            || u8::try_from(distance).expect("a condition jumps over 255 instructions at most");
+        match jump.on {
+            Some(true) => from.jt = conditional(),
+            Some(false) => from.jf = conditional(),
+            None => from.k = distance as u32,
         }
     }
 
@@ -135,17 +206,22 @@ impl Filter {
     }
 }
 
-/// A jump that has not landed yet.
+/// A jump whose target is not set yet.
 #[derive(Clone, Copy)]
 struct Jump {
     from: usize,
-    when: bool,
+    /// The result of the comparison with which the jump is taken; `None` if there is no comparison.
+    on: Option<bool>,
 }
 
-/// Has the kernel drop what programs of this host send to a socket of an IPv4 address that are no devices. `base` is the port of
-/// the first slot.
-pub(super) fn attach(socket: &Descriptor, base: u16) -> io::Result<()> {
-    let mut filter = Filter::new(base);
+/// Has the kernel drop packets of programs of this host that a socket of an IPv4 address does not expect: see [`Filter`]. `base`
+/// is the port of the first slot.
+pub(super) fn attach(
+    socket: &Descriptor,
+    base: u16,
+    peers: Option<&[SocketAddrV4]>,
+) -> io::Result<()> {
+    let mut filter = Filter::new(base, peers);
     let program = sock_fprog {
         len: filter.code.len() as u16,
         filter: filter.code.as_mut_ptr(),
@@ -165,4 +241,9 @@ pub(super) fn attach(socket: &Descriptor, base: u16) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Has the kernel drop nothing any more.
+pub(super) fn detach(socket: &Descriptor) -> io::Result<()> {
+    super::set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
 }

@@ -13,7 +13,7 @@ mod name;
 mod ring;
 
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -199,10 +199,26 @@ impl Socket {
         set_option(&self.socket, libc::SOL_UDP, UDP_GRO, 1).is_ok()
     }
 
-    /// Has the system drop what programs of this host send that are no devices, where it can: who receives looks at the rest, and
-    /// at what comes over IPv6. `base` is the port of the first slot.
-    pub(crate) fn refuse_strangers(&self, base: u16) -> bool {
-        self.local.is_ipv4() && filter::attach(&self.socket, base).is_ok()
+    /// Has the kernel drop packets of programs of this host that are no devices, and packets for connections that are not from
+    /// `peers`. The receiver checks the packets that remain, and those that come over IPv6. `base` is the port of the first slot.
+    pub(crate) fn refuse_strangers(&self, base: u16, peers: &[SocketAddrV4]) {
+        if !self.local.is_ipv4() {
+            return;
+        }
+        let listed = peers.len() <= filter::MAX_PEERS
+            && filter::attach(&self.socket, base, Some(peers)).is_ok();
+        if !listed && filter::attach(&self.socket, base, None).is_err() {
+            // An earlier filter does not know all peers. That there is none is no fault.
+            let _ = filter::detach(&self.socket);
+        }
+    }
+
+    /// Has the kernel pass all packets.
+    #[cfg(test)]
+    pub(crate) fn pass_strangers(&self) {
+        if self.local.is_ipv4() {
+            filter::detach(&self.socket).unwrap();
+        }
     }
 
     /// Whether bursts of more than one datagram, and segment sizes at all, may be sent.

@@ -28,7 +28,15 @@ fn port() -> u16 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// Opens a network that takes packets from all senders: nothing is connected.
 fn open(config: &Config) -> Network {
+    let network = open_filtered(config);
+    network.pass_strangers();
+    network
+}
+
+/// Opens a network whose filters are in place.
+fn open_filtered(config: &Config) -> Network {
     let (counters, faults) = (Arc::<Counters>::default(), Arc::new(Faults::new(config)));
     let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
     Network::open(config, counters, faults, timers).unwrap()
@@ -329,7 +337,7 @@ fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
 #[test]
 fn what_is_no_devices_takes_no_room() {
     let of_port = |port| {
-        open(&Config {
+        open_filtered(&Config {
             port,
             ..Config::default()
         })
@@ -359,6 +367,76 @@ fn what_is_no_devices_takes_no_room() {
     send(&a, &path(0, b.addresses()[0]), number(&b), 9..10);
     let got = receive_datagrams(&b, 2);
     assert!(got.iter().map(|got| got.sequence).eq(8..10));
+}
+
+/// Sends a packet of a connection from the socket of a NIC to another one.
+fn send_connected(from: &Network, gid: u8, to: &Network, sequence: u32) {
+    let opcode = Opcode::new(Transport::ReliableConnection, Operation::SendOnly);
+    let header = Header::new(Bth::new(opcode, number(to), sequence));
+    let mut outbox = from.outbox();
+    outbox.push(|out| {
+        header.emit(out);
+        Some(path(gid, to.addresses()[usize::from(gid)]))
+    });
+    outbox.flush();
+}
+
+#[test]
+fn packets_for_connections_come_from_peers_alone() {
+    let (a, b) = (open(&Config::default()), open_filtered(&Config::default()));
+    let others: Vec<_> = (0..3).map(|_| open(&Config::default())).collect();
+    let to_a = path(0, a.addresses()[0]);
+    let mut sequence = 0;
+    let mut round = |gid: u8, is_peer: bool| {
+        others
+            .iter()
+            .for_each(|other| send_connected(other, gid, &b, 1000));
+        send_connected(&a, gid, &b, sequence);
+        // A datagram comes from every device.
+        send(&a, &path(0, b.addresses()[0]), number(&b), 500..501);
+        let got = receive_datagrams(&b, 1 + usize::from(is_peer));
+        let expected = is_peer.then_some(sequence).into_iter().chain([500]);
+        assert!(got.iter().map(|got| got.sequence).eq(expected), "{got:?}");
+        sequence += 1;
+    };
+    round(0, false);
+    // Two queue pairs.
+    b.connect(&to_a, number(&a));
+    b.connect(&to_a, number(&a));
+    (0..2).for_each(|gid| round(gid, true));
+    b.disconnect(&to_a, number(&a));
+    let to_another = path(0, others[0].addresses()[0]);
+    b.connect(&to_another, number(&others[0]));
+    b.disconnect(&to_another, number(&others[0]));
+    b.connect(&path(1, a_gid()), 0);
+    round(0, true);
+    b.disconnect(&to_a, number(&a));
+    let again = path(0, others[1].addresses()[0]);
+    b.connect(&again, number(&others[1]));
+    b.disconnect(&again, number(&others[1]));
+    let again = path(0, others[2].addresses()[0]);
+    b.connect(&again, number(&others[2]));
+    send_connected(&a, 0, &b, 7);
+    send_connected(&others[2], 0, &b, 8);
+    assert_eq!(receive(&b, 1)[0].sequence, 8);
+}
+
+/// A list of peers that is too long for a filter.
+#[test]
+fn many_peers_are_all_heard() {
+    let (a, b) = (open(&Config::default()), open_filtered(&Config::default()));
+    let to_a = path(0, a.addresses()[0]);
+    for others in 0..=1000_u16 {
+        if [0, 100, 127, 128, 1000].contains(&others) {
+            b.connect(&to_a, number(&a));
+            send_connected(&a, 0, &b, others.into());
+            assert_eq!(receive(&b, 1)[0].sequence, u32::from(others));
+            b.disconnect(&to_a, number(&a));
+        }
+        let [high, low] = others.to_be_bytes();
+        let other = Ipv4Addr::new(127, 0, 80 + high, low);
+        b.connect(&path(0, other.to_ipv6_mapped()), 0);
+    }
 }
 
 #[test]

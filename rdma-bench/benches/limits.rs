@@ -44,7 +44,7 @@ struct Options {
     /// A directory for a JSON file of every row.
     #[arg(long, value_name = "DIR")]
     json: Option<PathBuf>,
-    /// What cargo passes.
+    /// Argument that cargo passes.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -52,7 +52,7 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     if !options.full && !options.quick && !options.list {
-        // What `cargo bench` runs without arguments judges nothing.
+        // `cargo bench` without arguments judges nothing.
         return ExitCode::SUCCESS;
     }
     match run(&options) {

@@ -1,13 +1,13 @@
-//! One request after the other between two queue pairs of this process, posted and polled by one
-//! thread: what `posting.c` does in C, over rdma-core. `cargo xtask callgrind` counts the
+//! Posts and polls one request after the other between two queue pairs of this process, in one
+//! thread, as `posting.c` does in C, over rdma-core. `cargo xtask callgrind` counts the
 //! instructions of both.
 //!
 //! ```text
 //! posting send|write|read|atomic|idle COUNT [owned|scope|raw|concurrent|inline|uc|ud|srq]
 //! ```
 //!
-//! Between posting and polling it rests, so that polls find something at once. What that takes is
-//! not counted.
+//! Between posting and polling the program rests, so that polls find a completion at once. The
+//! instructions of the rests are not counted.
 
 use std::env;
 use std::error::Error;
@@ -31,13 +31,13 @@ const DEPTH: u32 = 16;
 /// The key of the datagram queue pairs.
 const QKEY: u32 = 0x1234_5678;
 
-/// How long a rest takes, in microseconds.
+/// Duration of a rest, in microseconds.
 const REST: u32 = 200;
 
 /// Ample for a request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is posted.
+/// Operation of the posted requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Send,
@@ -112,12 +112,12 @@ struct Ends {
     domain: ProtectionDomain,
     one: QueuePair,
     other: QueuePair,
-    /// Where the receives of both are posted, if it is shared.
+    /// The shared queue that the receives of both are posted to, if there is one.
     shared: Option<SharedReceiveQueue<Buffer>>,
 }
 
 impl Ends {
-    /// Ends for a way to post.
+    /// Makes two ends for a way to post.
     fn new(way: &str) -> Result<Self> {
         let domain = Context::open_default()?.protection_domain()?;
         let shared = (way == "srq").then(|| domain.shared_receive_queue(DEPTH).build());

@@ -1,4 +1,4 @@
-//! What can go wrong while measuring.
+//! Errors of measuring.
 
 use std::io;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub enum Error {
     /// The TCP connection to the other end failed.
     #[error("{what}: {source}")]
     Control {
-        /// What was being done.
+        /// Operation that failed.
         what: String,
         /// The system's error.
         source: io::Error,
@@ -46,9 +46,9 @@ pub enum Error {
     /// Nothing came for too long.
     #[error("no {what} for {} s", limit.as_secs_f64())]
     TimedOut {
-        /// What did not come.
+        /// Event that did not happen.
         what: &'static str,
-        /// How long was waited.
+        /// Time that was waited.
         limit: Duration,
     },
 
@@ -74,7 +74,7 @@ pub enum Error {
     /// A result could not be written.
     #[error("{what}: {source}")]
     Output {
-        /// What was being written.
+        /// Output that was being written.
         what: String,
         /// The system's error.
         source: io::Error,
@@ -85,7 +85,7 @@ pub enum Error {
     Program {
         /// The program.
         program: String,
-        /// What it did, with the end of what it printed.
+        /// Description of the failure, with the end of the program's output.
         reason: String,
     },
 }

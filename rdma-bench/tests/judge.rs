@@ -14,7 +14,7 @@ use rdma_bench::machine::Machine;
 use rdma_bench::{Metric, Verb};
 use rdma_core::Context;
 
-/// One pair of the shortest runs.
+/// The least effort: a pair of the shortest runs.
 const SHORT: Effort = Effort {
     looks: &[1],
     repeats: 0,

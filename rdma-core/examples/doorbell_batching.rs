@@ -1,5 +1,5 @@
-//! One call of the driver for many requests: the pieces of a message are written into the peer's
-//! memory one by one, and then in batches, and the time for both is told.
+//! Posts many requests with one call of the driver. The pieces of a message are written into the
+//! peer's memory one by one, and then in batches, and the program prints the time for both.
 //!
 //! Only the last request of each batch is signaled: its completion completes all before it.
 //!
@@ -31,13 +31,13 @@ fn main() -> Result {
     Ok(())
 }
 
-/// What both ways took for so many requests.
+/// Times of both ways for the same requests.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) requests: usize,
     pub(crate) one_by_one: Duration,
     pub(crate) batched: Duration,
-    /// What is in the peer's memory after each.
+    /// Contents of the peer's memory after each.
     pub(crate) written: [Vec<u8>; 2],
 }
 

@@ -1,15 +1,15 @@
 //! `rping`: pings of text, pulled and pushed by RDMA over a connection of the connection manager.
 //!
-//! It speaks with C's `rping` in either role:
+//! The program works with C's `rping` in either role:
 //!
 //! ```sh
 //! cargo run -p rdma-core --example rping -- -s -a 10.77.0.1 -v -C 10
 //! rping -c -a 10.77.0.1 -v -V -C 10
 //! ```
 //!
-//! For each ping the client tells where its text is, which the server reads, and then where the echo
-//! belongs, which the server writes; each time the server says go ahead. What they tell are 16 bytes
-//! in network byte order: address, key, length.
+//! For each ping the client sends the place of its text, which the server reads, and then the place
+//! for the echo, which the server writes; each time the server tells the client to go on. The
+//! messages are 16 bytes in network byte order: address, key, length.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -42,10 +42,10 @@ rping -c [-vVd] [-S size] [-C count] [-I addr] -a addr [-p port]
 	-P		persistent server mode allowing multiple connections
 	-q		accepted: the queue pair is always of our own making";
 
-/// How long the other side may take for anything.
+/// Time that the other side may take for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How many bytes one side tells the other.
+/// Bytes of a message between the two sides.
 const INFO: usize = 16;
 
 fn main() -> ExitCode {
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the command line says.
+/// Options of the command line.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) server: bool,
@@ -279,13 +279,13 @@ impl Setup {
     }
 }
 
-/// One end, connected, with a receive posted for what the other tells.
+/// An end of the connection, with a receive posted for the next message of the other.
 struct Side {
     sends: SendQueue<Part<Buffer>>,
     receives: ReceiveQueue<Buffer>,
     /// Memory for what is told, while it is not under way.
     message: Option<Buffer>,
-    /// What was told while something else was waited for.
+    /// Messages that came while the program waited for something else.
     heard: VecDeque<[u8; INFO]>,
     debug: bool,
     connection: Connection,
@@ -328,7 +328,7 @@ impl Side {
         Ok(())
     }
 
-    /// What the other end tells; `None` when it has left.
+    /// Waits for the next message of the other end. Returns `None` when the other end has left.
     fn told(&mut self) -> Result<Option<RemoteMemory>, Failure> {
         loop {
             if let Some(heard) = self.heard.pop_front() {

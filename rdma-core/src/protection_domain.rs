@@ -123,10 +123,10 @@ impl ProtectionDomain {
     }
 }
 
-/// A promise to a driver that objects are used by one thread at a time, to be given to
-/// [`ProtectionDomain::parent_with`]. Clones are the same one.
+/// A promise to a driver that objects are used by one thread at a time, for
+/// [`ProtectionDomain::parent_with`]. Clones are the same promise.
 ///
-/// It is `Send` and `Sync`: it is only named.
+/// Thread domains are `Send` and `Sync`, because they are only named.
 #[doc(alias = "ibv_td")]
 #[derive(Debug, Clone)]
 pub struct ThreadDomain {

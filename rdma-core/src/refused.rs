@@ -29,7 +29,7 @@ use crate::error::Error;
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct Refused<T> {
-    /// Why the operation failed.
+    /// Reason of the failure.
     pub error: Error,
     /// The value, as it was before.
     pub value: T,

@@ -54,7 +54,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// How many operations are counted together, and how often.
+/// Operations that are counted together, and number of such counts.
 const OPERATIONS: u64 = 200;
 const ROUNDS: usize = 8;
 
@@ -87,7 +87,7 @@ fn pairs() -> [Pair; 2] {
     ways.map(|way| Pair::with(way, &ConnectOptions::default()))
 }
 
-/// What the device allocates for writes.
+/// Counts the allocations of the device for writes.
 fn of_the_device(pair: &Pair, there: &ExposedMemory) -> u64 {
     let source = pattern(&pair.domain, 8, 1);
     let element = RawElements::of(&source).unwrap();

@@ -186,7 +186,7 @@ fn a_batch_that_is_forgotten_is_not_posted_and_blocks_nothing() {
                 std::mem::forget(batch);
                 assert_eq!(sends.in_flight(), 0);
                 no_completion(&pair);
-                // One by one, and a batch of the rest.
+                // Posts requests one by one, and the rest as a batch.
                 for _ in 0..posted {
                     sends.post(write()).unwrap();
                 }

@@ -178,7 +178,7 @@ fn a_paused_queue_pair_sends_nothing_until_it_is_resumed() {
         );
         std::thread::sleep(Duration::from_millis(1));
     }
-    // What may change in SQD only.
+    // An attribute that may change only in SQD.
     let change = Modification::to(QueuePairState::SendQueueDrain).retries(4);
     pair.left.modify(&change).unwrap();
     pair.left.resume().unwrap();
@@ -198,7 +198,7 @@ fn a_drain_of_sends_that_nobody_answers_ends_in_time() {
     let domain = context().protection_domain().unwrap();
     let prepared = domain.queue_pair().build().unwrap();
     let remote = nobody(prepared.endpoint());
-    // It never gives up by itself.
+    // An exponent of 0 means that the queue pair never gives up by itself.
     let options = ConnectOptions::default().ack_timeout_exponent(0);
     let pair = prepared.connect(&remote, &options).unwrap();
     let mut sends = pair.send_queue();

@@ -51,7 +51,7 @@ fn pair(fields: Fields) -> (Pair, ExtendedCompletionQueue) {
     (pair_on(&context, &queue), queue)
 }
 
-/// What `read` says of the next completion.
+/// Returns the result of `read` for the next completion.
 #[track_caller]
 fn next<R>(
     queue: &ExtendedCompletionQueue,
@@ -479,7 +479,7 @@ fn a_scope_works_beside_polls_and_not_within_one() {
             assert!(second.wait().is_ok());
         })
         .unwrap();
-    // What the scope found of others is there still.
+    // Completions of other requests that the scope found are still there.
     let other = next(&queue, |it| it.completion());
     assert_eq!(sends.complete(&other).count(), 1);
     assert_eq!(pair.left.state(), Ok(QueuePairState::ReadyToSend));

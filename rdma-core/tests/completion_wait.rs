@@ -31,7 +31,7 @@ fn times_out(queue: &CompletionQueue) {
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
 }
 
-/// One thread waits; another one posts, once the first has certainly begun.
+/// Waits in one thread; another posts, once the first has certainly begun to wait.
 #[track_caller]
 fn comes_while_a_thread_waits(context: &Context, queue: &CompletionQueue) {
     let pair = pair_on(context, queue);

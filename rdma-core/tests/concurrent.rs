@@ -221,7 +221,7 @@ fn a_detached_slot_can_be_kept_beside_its_queue() {
     drop(one.attach(one.reserve().unwrap().detach()).unwrap());
     assert_eq!(free_slots(&one), 1);
 
-    // A foreign slot is not put in the place of an own one, and not lost.
+    // A foreign slot does not take the place of an own one, and is not lost.
     let own = other.reserve();
     let refused = other.attach(one.reserve().unwrap().detach()).unwrap_err();
     let error = refused.error;

@@ -32,7 +32,7 @@ fn swapped_owners_take_their_memory_along() {
     let address = one.as_ptr();
     mem::swap(&mut one, &mut other);
     drop(one);
-    // What takes the freed memory's place is nobody else's.
+    // The new memory, in the place of the freed one, is used by nothing else.
     let mut new = domain.allocate(4096).unwrap();
     new.fill(0xaa);
     assert_eq!((other.as_ptr(), &other[..]), (address, &bytes(4096, 1)[..]));
@@ -95,7 +95,7 @@ fn forgotten_guards_leave_the_rest_at_work() {
     succeed(pair.right.send_completions());
     assert!(shared.bytes().is_err());
 
-    // What came back and is not looked at.
+    // Completes sends whose memory is not looked at.
     let mut sends = pair.left.send_queue();
     let target = exposed(domain, 8, AccessFlags::REMOTE_WRITE);
     let write = || SendRequest::write(pattern(domain, 8, 4), target.remote());
@@ -427,7 +427,7 @@ fn completions_of_others_that_a_waiter_takes_are_not_lost() {
         }
     }
     let numbers = pairs.each_ref().map(|pair| pair.left.number());
-    // Who waits for one of the two gives the other's back.
+    // A loop that waits for one queue pair puts completions of the other back.
     let mut found = 0;
     eventually("the completions of the second", || {
         let mut room = [WorkCompletion::default(); 6];
@@ -646,7 +646,7 @@ fn what_is_bound_to_a_thread_cannot_leave_it() {
     assert_not!(Vec<u8>: rdma_core::Gather);
     assert_not!(&'static [u8]: rdma_core::Gather);
     assert_not!(&'static mut [u8]: rdma_core::Scatter);
-    // What is for reading is not received into.
+    // Memory for reading cannot be received into.
     assert_not!(rdma_core::FrozenBuffer: rdma_core::Scatter);
     assert_not!(rdma_core::ReadClaim: rdma_core::Scatter);
     assert_not!(rdma_core::BufferSlice<'static>: rdma_core::Scatter);

@@ -1,5 +1,5 @@
-//! What a device or a driver does that it should not: values that nobody knows, verbs that fail. The
-//! device under test is made to, by functions of its own that are put in the place of the driver's.
+//! Devices and drivers that do what they should not: unknown values, verbs that fail. The tests put
+//! functions of their own in the place of the driver's.
 
 mod common;
 
@@ -280,8 +280,8 @@ unsafe extern "C" fn send_first(
     ENOMEM
 }
 
-/// A batch that is posted in part may end with an unsignaled request, and the thread that posted it
-/// may give it up. Later requests of the queue complete it.
+/// Checks that later requests of the queue complete an unsignaled request that a batch left behind:
+/// the batch was posted only in part, and its thread gave it up.
 #[test]
 fn an_unsignaled_request_that_a_batch_leaves_behind_is_completed_by_another_batch() {
     let context = context();
@@ -302,7 +302,7 @@ fn an_unsignaled_request_that_a_batch_leaves_behind_is_completed_by_another_batc
         batch.push(slot, write.unsignaled()).unwrap();
         index
     };
-    // Two leave a request each, and the second tries twice.
+    // Both batches leave a request each, and the second tries twice.
     let (mut one, mut other) = (queue.batch(3), queue.batch(3));
     let mut posted = Vec::new();
     for (batch, tries) in [(&mut one, 1), (&mut other, 2)] {

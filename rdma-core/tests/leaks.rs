@@ -1,4 +1,4 @@
-//! Whatever goes wrong, nothing is left behind: descriptors, objects of the device, pinned memory.
+//! Nothing is left behind after any failure: descriptors, objects of the device, pinned memory.
 
 mod common;
 

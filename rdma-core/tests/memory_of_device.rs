@@ -23,7 +23,8 @@ fn domain() -> ProtectionDomain {
     context().protection_domain().unwrap()
 }
 
-/// How many buffers of the device there are. Only softroce tells; what it has, it must be asked for.
+/// Checks the number of buffers of the device. Only softroce reports its buffers, and only if it is
+/// asked.
 #[track_caller]
 fn buffers(expected: u64) {
     if is_softroce() {

@@ -50,7 +50,7 @@ fn completions_of_many_queue_pairs_find_their_queues() {
         for completion in completions.poll(&mut room).unwrap() {
             completion.result().unwrap();
             let (seed, queues) = map.get_mut(completion.queue_pair()).unwrap();
-            // Each is of one of the two queues.
+            // Each completion is of one of the two queues.
             match queues.receives.complete(completion) {
                 Some(message) => {
                     assert_eq!(message[..], bytes(8, *seed));
@@ -69,7 +69,7 @@ fn completions_of_many_queue_pairs_find_their_queues() {
     }
 }
 
-/// A number that the device gives out again, and a completion that was kept from before.
+/// Checks a number that the device gives out again, with a completion that was kept from before.
 #[test]
 fn a_completion_of_an_earlier_queue_pair_ends_no_request_of_a_later_one() {
     let (earlier, later) = (Pair::new(), Pair::new());
@@ -86,7 +86,7 @@ fn a_completion_of_an_earlier_queue_pair_ends_no_request_of_a_later_one() {
         common::succeed(pair.left.send_completions())
     };
     let old = send(&earlier, map.get_mut(number).unwrap());
-    // As if the later queue pair had got the number of the earlier one.
+    // Acts as if the later queue pair had got the number of the earlier one.
     drop(map.insert(number, later.left.send_queue()));
     drop(earlier);
     let queue = map.get_mut(number).unwrap();

@@ -248,7 +248,7 @@ fn the_order_of_data_is_told_for_each_way_that_it_comes() {
     let pair = Pair::new();
     for arrival in [Arrival::Send, Arrival::Write, Arrival::Read] {
         let order = pair.left.data_order(arrival);
-        // What is promised of a device is known of one alone.
+        // The promises of only one device are known.
         if pair.domain.context().device().is_emulated() && cfg!(target_arch = "x86_64") {
             assert_eq!(
                 order,

@@ -1,4 +1,4 @@
-//! What a peer may not do, and a peer that is not there.
+//! Accesses that a peer may not do, and a peer that does not exist.
 
 mod common;
 

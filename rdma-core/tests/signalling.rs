@@ -159,7 +159,7 @@ fn queues_that_share_a_queue_pair_and_never_signal_go_on() {
     }
 }
 
-/// The slots that the next completion completes, and their memory.
+/// Returns the slots that the next completion completes, and their memory.
 fn finished(pair: &Pair, queue: &ConcurrentSendQueue<Buffer>) -> Vec<(u32, Buffer)> {
     let completion = succeed(pair.left.send_completions());
     let all: Vec<_> = queue.complete(&completion).collect();
@@ -188,7 +188,7 @@ fn every_nth_request_of_a_concurrent_queue_has_a_completion() {
                 batch.push(slot, request).unwrap();
             }
             assert_eq!(batch.post().unwrap(), N.into());
-            // The latest first.
+            // The latest request comes first.
             let all = finished(&pair, &queue);
             let seen: Vec<_> = all.iter().map(|(slot, _)| *slot).rev().collect();
             assert_eq!(seen, slots);
@@ -201,7 +201,7 @@ fn every_nth_request_of_a_concurrent_queue_has_a_completion() {
     }
 }
 
-/// A signaled request within a batch completes those before it alone.
+/// Checks that a signaled request within a batch completes only the requests before it.
 #[test]
 fn a_signaled_request_of_a_concurrent_batch_ends_a_run() {
     for pair in pairs(16) {
@@ -247,7 +247,7 @@ fn what_is_not_taken_of_a_concurrent_completion_is_dropped_and_its_slots_are_fre
     assert_eq!(queue.complete(&completion).count(), 0, "once only");
 }
 
-/// Threads that each signal every eighth request share one queue.
+/// Checks threads that share one queue, each of which signals every eighth request.
 #[test]
 fn threads_that_signal_every_nth_request_get_all_of_their_memory() {
     const THREADS: u8 = 3;
@@ -289,7 +289,7 @@ fn threads_that_signal_every_nth_request_get_all_of_their_memory() {
     }
 }
 
-/// Requests that fail have completions of their own, whatever they ask for.
+/// Checks that failed requests have completions of their own, signaled or not.
 #[test]
 fn every_slot_of_a_concurrent_batch_that_fails_comes_back_once() {
     for failing in 0..6 {

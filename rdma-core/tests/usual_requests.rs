@@ -1,5 +1,5 @@
-//! Requests that take the short way to the device, and the same ones on queue pairs where all take
-//! the general way: both must be posted or refused alike, and bring the same bytes.
+//! Requests that take the short way to the device, and the same requests on queue pairs where all
+//! take the general way. Checks that both are posted or refused alike, and transfer the same bytes.
 
 mod common;
 
@@ -16,8 +16,8 @@ const QKEY: u32 = 0x1111_2222;
 
 const CONNECTED: [Transport; 2] = [Transport::ReliableConnected, Transport::UnreliableConnected];
 
-/// The settings of queue pairs that are posted to by `ibv_post_send`, and by the functions `ibv_wr_*`,
-/// for which there is no short way.
+/// Returns the settings of queue pairs that `ibv_post_send` posts to, and of queue pairs of the
+/// functions `ibv_wr_*`, for which there is no short way.
 fn ways(kind: Transport) -> [impl Fn(QueuePairBuilder) -> QueuePairBuilder; 2] {
     [false, true].map(|extended| {
         move |builder: QueuePairBuilder| {
@@ -200,12 +200,12 @@ fn unreliable_connections_refuse_what_they_cannot_carry_out() {
     }
 }
 
-/// A datagram queue pair, and where datagrams go that it is to receive.
+/// Makes a datagram queue pair. Returns it with the destination of datagrams to it.
 fn datagrams(
     domain: &ProtectionDomain,
     way: impl Fn(QueuePairBuilder) -> QueuePairBuilder,
 ) -> (QueuePair, Destination) {
-    // It sends to itself, and each side is asked for its next completion.
+    // The queue pair sends to itself, and each side is asked for its next completion.
     let queue = || domain.context().completion_queue(64).build().unwrap();
     let builder = way(domain.queue_pair()).send_completions(&queue());
     let prepared = builder.receive_completions(&queue()).build().unwrap();
@@ -282,7 +282,7 @@ fn datagrams_are_sent_and_refused_alike() {
     );
 }
 
-/// More datagrams than the queue has places, most of them unsignaled.
+/// Posts more datagrams than the queue has places, most of them unsignaled.
 #[test]
 fn datagrams_that_are_unsignaled_go_on_and_keep_their_order() {
     for way in ways(Transport::Datagram) {
@@ -319,7 +319,8 @@ fn datagrams_that_are_unsignaled_go_on_and_keep_their_order() {
     }
 }
 
-/// Receives of one piece take the short way, and those with a piece of no bytes the general one.
+/// Checks that receives of one piece take the short way, and receives with a piece of no bytes the
+/// general one.
 #[test]
 fn receives_of_shared_and_concurrent_queues_get_alike_messages() {
     let domain = common::context().protection_domain().unwrap();

@@ -16,11 +16,11 @@ use crate::{environment, packages, project, softroce};
 
 /// The package of the benchmarks.
 const PACKAGE: &str = "rdma-bench";
-/// One table of every layer, without a verdict.
+/// Benchmark that gives one table of all layers, without a verdict.
 const OVERVIEW: &str = "overview";
 /// The benchmark that compares rdma-core with perftest.
 const VERBS: &str = "verbs";
-/// What compares softroce with what the machine does without it.
+/// Benchmark that compares softroce with the machine without it.
 const LIMITS: &str = "limits";
 /// The kernel's device there.
 const KERNELS: &str = "rxe_0";
@@ -30,16 +30,16 @@ const SLOW_WHEN_EMULATED: &str = "pclmulqdq";
 /// The variable by which the judge finds the program that sends forged packets.
 const ATTACKER: &str = "RDMA_BENCH_ATTACKER";
 
-/// How to run the benchmarks.
+/// Options for running the benchmarks.
 #[derive(Debug)]
 pub(crate) struct Choice {
     /// Short runs and no verdict; without `only`, the overview alone.
     pub(crate) quick: bool,
     /// Only this goal, this row, or the tests with this in their names.
     pub(crate) only: Option<String>,
-    /// What to measure.
+    /// Device to measure.
     pub(crate) device: Target,
-    /// How long each program may run; no limit when `None`.
+    /// Time limit of each program; `None` for no limit.
     pub(crate) limit: Option<Duration>,
     /// Arguments of the comparison with perftest, which is then all that is run.
     pub(crate) arguments: Vec<OsString>,
@@ -117,7 +117,7 @@ fn attacker() -> anyhow::Result<PathBuf> {
     Ok(attacker.context("cargo built no example `attacker`")?.path)
 }
 
-/// What can be run.
+/// A part of the benchmarks that can be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// The rows on this machine.
@@ -271,7 +271,7 @@ impl Bench<'_> {
         command
     }
 
-    /// What a benchmark needs, besides what its device does.
+    /// Returns the requirements of a benchmark beyond those of its device.
     fn requirements(&self, benchmark: &Executable, device: Requirements) -> Requirements {
         let mut environment = self.preload.clone();
         environment.extend(cargo::environment_of(benchmark, &self.built));
@@ -285,7 +285,7 @@ impl Bench<'_> {
     }
 }
 
-/// Whether a file in `directory` was written at `begin` or later.
+/// Returns whether a file in `directory` was written at `begin` or later.
 fn has_written_since(directory: &Path, begin: SystemTime) -> io::Result<bool> {
     for entry in fs::read_dir(directory)? {
         // File systems keep coarser times than the clock tells.

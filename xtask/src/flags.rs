@@ -112,7 +112,7 @@ xflags::xflags! {
         cmd fuzz {
             /// Only this target [all of ibverbs-sys/softroce/fuzz].
             repeated --target name: String
-            /// How long to fuzz each target [60].
+            /// Time to fuzz each target, in seconds [60].
             optional --seconds n: u64
             /// Do not fuzz, but run the one target on this input, which made it fail.
             optional --replay input: PathBuf

@@ -20,7 +20,7 @@ const FRUGAL: &str = "random_rounds";
 /// The rounds of tests that repeat themselves; the sanitizer makes each of them much slower.
 const ROUNDS: &str = "100";
 
-/// How long a test program may run.
+/// Time limit of a test program.
 const LIMIT: Duration = Duration::from_secs(1200);
 
 /// Builds the test programs with the sanitizer and runs them. Returns the first failure's exit
@@ -60,7 +60,7 @@ fn build(shell: &Shell, tests: &[String]) -> anyhow::Result<Vec<Executable>> {
     }
     // The sanitizer's option is not stable, but its runtime comes with every compiler.
     let environment = [
-        // With `sanitized` the device copies by means that the sanitizer sees.
+        // `sanitized` makes the device copy in a way that the sanitizer sees.
         ("RUSTFLAGS", "-Zsanitizer=address --cfg sanitized"),
         ("RUSTC_BOOTSTRAP", "1"),
     ];

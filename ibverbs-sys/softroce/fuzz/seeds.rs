@@ -19,7 +19,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Runs of steps, which such targets take from any bytes: zeros, counting ones, and pseudo-random ones.
+/// Writes seeds for targets that make steps of any bytes: zeros, counting bytes, and pseudo-random ones.
 fn steps(corpus: &Path) -> io::Result<()> {
     fs::create_dir_all(corpus)?;
     fs::write(corpus.join("zeros"), [0; 64])?;
@@ -40,7 +40,7 @@ fn calls(corpus: &Path) -> io::Result<()> {
     runs(corpus, 700)
 }
 
-/// Pseudo-random bytes.
+/// Writes seeds of pseudo-random bytes.
 fn runs(corpus: &Path, length: usize) -> io::Result<()> {
     for seed in 1..9_u32 {
         let mut state = seed;

@@ -25,7 +25,7 @@ const SNAPSHOT: u32 = 0xffff;
 /// A capture file.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    /// None: writing failed, and what would follow a record's half is unreadable.
+    /// `None` after a failed write: readers could not make sense of records behind an incomplete one.
     writer: Mutex<Option<Writer>>,
 }
 
@@ -45,7 +45,7 @@ impl Capture {
         let path = path.as_ref();
         begin(path)?;
         let is_file = fs::metadata(path)?.is_file();
-        // What is no file, a pipe for example, is not read back.
+        // A pipe, for example, is not a file and cannot be read back.
         let mut options = OpenOptions::new();
         options.read(is_file).append(true);
         let file = Descriptor::open(|| options.open(path).map(Into::into))?;

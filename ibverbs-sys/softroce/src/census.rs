@@ -1,4 +1,4 @@
-//! How many objects of each kind there are: what `rdma resource` tells of a device of the kernel.
+//! Counts of the device's objects by kind: the numbers that `rdma resource` shows of a kernel device.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -43,7 +43,7 @@ impl Kind {
 
 static COUNTS: [AtomicU64; Kind::ALL.len()] = [const { AtomicU64::new(0) }; Kind::ALL.len()];
 
-/// How many objects of this kind the process has on the device: what was made and not destroyed.
+/// Returns the number of objects of this kind that the process has made on the device and not destroyed.
 ///
 /// ```
 /// assert_eq!(softroce::objects(softroce::Kind::QueuePair), 0);
@@ -63,7 +63,7 @@ pub(crate) fn forget() {
 pub(crate) struct Counted(Kind);
 
 impl Counted {
-    /// One more.
+    /// Counts one more object.
     pub(crate) fn new(kind: Kind) -> Self {
         COUNTS[kind as usize].fetch_add(1, Ordering::Relaxed);
         Self(kind)

@@ -1,7 +1,6 @@
 #![forbid(unsafe_code)]
-//! What the environment says about the device. The variables are read once, when the device is
-//! used for the first time; one that cannot be understood makes opening the device fail and is
-//! named in the error.
+//! The device's settings in the environment. The variables are read once, when the device is used for the first time. A
+//! variable with an invalid value makes opening the device fail, and the error names it.
 //!
 //! | variable | value | meaning |
 //! |---|---|---|
@@ -59,7 +58,7 @@ pub enum Scheduled {
 pub enum Segmentation {
     /// None.
     Never,
-    /// Those in 127/8, in tunnels and over IPv6: nobody sees an identification.
+    /// Bursts to peers in 127/8, in tunnels and over IPv6: their packets show no identification.
     #[default]
     Peers,
     /// All. The ICRC of the i-th packet of a burst is that of the identification i.
@@ -83,11 +82,11 @@ pub struct Config {
     pub receive_buffer: usize,
     /// The only way to a peer beside packets; none: the shortest that there is.
     pub path: Option<Way>,
-    /// What happens to packets that are sent.
+    /// Faults of the packets that are sent.
     pub network: NetworkFaults,
     /// Verbs that fail.
     pub failures: Vec<Failure>,
-    /// What happens later.
+    /// Events that happen later, each with its time after opening.
     pub schedule: Vec<(Duration, Scheduled)>,
     /// Where packets are captured.
     pub capture: Option<PathBuf>,

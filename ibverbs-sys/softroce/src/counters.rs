@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! What the device counts, under the names that the kernel and its drivers give to such counters
+//! The device's counters, under the names that the kernel and its drivers give them
 //! (`/sys/class/infiniband/DEVICE/ports/1/{counters,hw_counters}`).
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ pub fn counters() -> &'static Counters {
 
 static COUNTERS: PerProcess<Arc<Counters>> = PerProcess::new(Arc::default);
 
-/// Leaves the parent's counters alone, in a child of `fork`: its own begin at zero.
+/// Leaves the parent's counters alone, in a child of `fork`: the child's begin at zero.
 pub(crate) fn forget() {
     COUNTERS.forget();
 }
@@ -27,13 +27,14 @@ pub(crate) fn forget() {
 #[derive(Debug, Default)]
 pub struct Counters {
     values: Values,
-    /// What is counted beside these, by those who count often; by its address, so that one is found among many.
+    /// Counts of owners that count often, which are added to `values` for a total; by address, so that one can be
+    /// removed.
     tallies: Mutex<HashMap<usize, Arc<Values>>>,
 }
 
 type Values = [AtomicU64; Counter::COUNT];
 
-/// What one owner counts, who alone adds to it: that takes no instruction that the processors have to agree about.
+/// Counters to which a single owner adds: this needs no atomic read-modify-write instruction.
 #[derive(Debug)]
 pub struct Tally {
     counters: Arc<Counters>,
@@ -61,7 +62,7 @@ impl Counters {
         tally
     }
 
-    /// What a counter stands at.
+    /// Returns the value of a counter.
     pub fn value(&self, counter: Counter) -> u64 {
         let tallies = self.tallies.lock();
         (tallies.values().map(|values| &**values))
@@ -70,7 +71,7 @@ impl Counters {
             .fold(0, u64::wrapping_add)
     }
 
-    /// What the counter with this name stands at; none if there is no such counter.
+    /// Returns the value of the counter with this name; `None` if there is no such counter.
     ///
     /// `port_xmit_data` and `port_rcv_data` are in words of four bytes, as IBTA 16.1.3.5 defines
     /// them and as the kernel shows them.
@@ -106,7 +107,7 @@ impl Tally {
 }
 
 impl Drop for Tally {
-    /// What was counted stays.
+    /// Adds the owner's counts to the device's, so that the totals stay.
     fn drop(&mut self) {
         let mut tallies = self.counters.tallies.lock();
         tallies.remove(&self.key());

@@ -1,33 +1,33 @@
 //! The file descriptors of the device: each process has its own, and a program may close them.
 //!
 //! # A child of `fork`
-//! All of them are noted, by their numbers, so that a child of `fork` can close what it has inherited: else it would
-//! keep the parent's addresses bound and the links of the parent's peers open. The child's handler may neither
-//! allocate nor wait for a lock that another thread had at the fork. So the numbers stand in bits that can be read at
-//! any time, and only the moment between opening a file and noting its number is guarded: by [`Opening`], which the
-//! thread that forks holds meanwhile.
+//! The numbers of all descriptors are noted, so that a child of `fork` can close the descriptors that it has inherited.
+//! Otherwise the child would keep the parent's addresses bound and the links of the parent's peers open. The child's
+//! handler may neither allocate nor wait for a lock that another thread had at the fork. So the numbers are kept as
+//! bits that can be read at any time, and only the moment between opening a file and noting its number is guarded: by
+//! [`Opening`], which the thread that forks holds meanwhile.
 //!
 //! # A program that closes all descriptors
-//! Daemons do. Then the device has lost its files, and what the program opens next may get their numbers. The device
-//! must notice that, fail, and write nothing to a file of the program's:
-//! - Every file of the device has a mark that any descriptor of it shows ([`is_intact`]): the signal number of
-//!   `F_SETSIG`, which is not used for anything else here. Before anything that is not part of the data path (a
-//!   handshake, a change of the arena's file, a capture, closing) the mark is looked at. On the data path that would
-//!   be a system call more for each packet.
-//! - The device's numbers are high ([`FIRST`]): the kernel gives a new file the lowest number that is free, so a
-//!   program does not get one of these by opening files. So whatever the data path does next with a number that was
-//!   closed fails with `EBADF`, and the device fails ([`lost`]).
-//! - The engine sleeps at a pipe, too, of which the device has both ends: it wakes at once when they are closed, also
-//!   where nobody uses the device. From then on a mark is looked at before every write.
+//! Daemons do this. Then the device has lost its files, and files that the program opens next may get their numbers.
+//! The device must notice this, fail, and write nothing to a file of the program's:
+//! - Every file of the device has a mark that all descriptors of the file show ([`is_intact`]): the signal number of
+//!   `F_SETSIG`, which nothing else here uses. The mark is checked before everything that is not part of the data path:
+//!   a handshake, a change of the arena's file, a capture, closing. On the data path the check would be one more system
+//!   call for each packet.
+//! - The device's numbers are high ([`FIRST`]): the kernel gives a new file the lowest free number, so a program does
+//!   not get one of them by opening files. So an operation of the data path with a number that was closed fails with
+//!   `EBADF`, and the device fails ([`lost`]).
+//! - The engine also sleeps at a pipe of which the device has both ends: it wakes at once when they are closed, even if
+//!   no thread uses the device. From then on the mark is checked before every write.
 //! - The numbers of completion channels and contexts, which programs know, are never used by the device: it has
-//!   another, high one for each of those files. A program that closes one of them by mistake does no harm.
+//!   another, high number for each of those files. A program that closes one of them by mistake does no harm.
 //!
-//! What remains is a program that closes the device's files and, before the engine's thread runs, itself puts another
-//! file at one of the high numbers (`dup2`). To exclude that, each send would have to look at the mark. These were
-//! considered, too: a table of descriptors of the engine's own (`unshare(CLONE_FILES)`) does not help, as threads of
-//! the program send as well; to replace `close` and its like in the program would not see the system calls of the C
-//! library; and a control message that only the device's sockets accept (`SCM_TXTIME`) costs every send some tens of
-//! nanoseconds, and does nothing for eventfds.
+//! One case remains: a program that closes the device's files and, before the engine's thread runs, itself puts another
+//! file at one of the high numbers (`dup2`). To exclude this, each send would have to check the mark. Three
+//! alternatives were rejected. A descriptor table of the engine's own (`unshare(CLONE_FILES)`) does not help, as
+//! threads of the program send as well. Replacing `close` and similar functions in the program would miss the system
+//! calls of the C library. A control message that only the device's sockets accept (`SCM_TXTIME`) costs every send some
+//! tens of nanoseconds, and does nothing for eventfds.
 
 use std::io;
 use std::marker::PhantomData;
@@ -45,23 +45,23 @@ use crate::nic::Nic;
 #[derive(Debug)]
 pub struct Descriptor {
     file: ManuallyDrop<OwnedFd>,
-    /// The process that opened it.
+    /// Generation of the process that opened the descriptor.
     generation: u32,
 }
 
-/// A thread is opening files or mapping memory: no thread forks meanwhile. Nothing may be allocated, and no
-/// [`Descriptor`] dropped, by the thread that has this.
+/// Permission to open files or map memory: no thread forks while a thread has it. That thread must not allocate, and
+/// must not drop a [`Descriptor`].
 pub(crate) struct Opening(PhantomData<*const ()>);
 
-/// Numbers that are noted are below this: the kernel's own limit, unless an administrator has raised it.
+/// Limit of the numbers that are noted: the kernel's own limit, unless an administrator has raised that.
 const NUMBERS: usize = 1 << 20;
 
-/// The lowest number of a descriptor that programs do not know, where the process may have so many; else it is three
-/// quarters of what it may have. Not higher: the kernel's table of a process, which each `fork` copies, is as long as
-/// the highest number.
+/// The lowest number of a descriptor that programs do not know. A process with a smaller limit uses three quarters of
+/// its limit instead. The number is not higher because the kernel's table of a process, which each `fork` copies, is as
+/// long as the highest number.
 const FIRST: u64 = 3072;
 
-/// The signal number that marks the device's files. No signal is sent: for that they would need `O_ASYNC`.
+/// The signal number that marks the device's files. No signal is sent: that would need `O_ASYNC`.
 const MARK: libc::c_int = 63;
 
 /// From linux/fcntl.h.
@@ -76,7 +76,7 @@ static OPEN: Numbers = [const { AtomicU64::new(0) }; NUMBERS / 64];
 /// A bit for each number that a program was given and that the device does not use.
 static PUBLIC: Numbers = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
-/// Set when a file of the device was found to be closed by the program.
+/// Set after a file of the device was found to be closed by the program.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Set while a thread holds an [`Opening`].
@@ -86,7 +86,7 @@ static OPENING: AtomicBool = AtomicBool::new(false);
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 impl Opening {
-    /// Waits for others that are opening something: for a few system calls.
+    /// Waits until no other thread has the permission, which takes a few system calls.
     pub(crate) fn begin() -> Self {
         while OPENING.swap(true, Ordering::Acquire) {
             thread::yield_now();
@@ -94,11 +94,11 @@ impl Opening {
         Self(PhantomData)
     }
 
-    /// Notes and marks a file that was opened since this began, and gives it a high number.
+    /// Notes and marks a file that was opened under this permission, and gives it a high number.
     pub(crate) fn own(&self, file: OwnedFd) -> Descriptor {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let first = (limit / 4).saturating_mul(3).min(FIRST) as RawFd;
-        // Where there is no room for it, the number that it has must do.
+        // If no high number is free, the file keeps its number.
         let file = fcntl_dupfd_cloexec(&file, first).unwrap_or(file);
         self.note(file)
     }
@@ -123,13 +123,13 @@ impl Drop for Opening {
 }
 
 impl Descriptor {
-    /// Owns the file that `open` opens. `open` makes system calls alone.
+    /// Owns the file that `open` opens. `open` must make only system calls.
     pub(crate) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
         let opening = Opening::begin();
         open().map(|file| opening.own(file))
     }
 
-    /// Opens another number for the same file, for the program: the device does not use it.
+    /// Opens another descriptor of the same file for the program; the device does not use it.
     pub(crate) fn for_program(file: BorrowedFd<'_>) -> io::Result<Self> {
         let opening = Opening::begin();
         let descriptor = opening.note(fcntl_dupfd_cloexec(file, 0)?);
@@ -139,7 +139,7 @@ impl Descriptor {
         Ok(descriptor)
     }
 
-    /// Returns whether the number is still that of a file of the device; else the device fails.
+    /// Returns whether the number is still that of a file of the device. If not, the device fails.
     pub(crate) fn check(&self) -> bool {
         let is_intact = is_intact(self.as_fd());
         if !is_intact {
@@ -164,7 +164,7 @@ impl Descriptor {
         Ok(())
     }
 
-    /// Opens another number for the same file.
+    /// Opens another descriptor of the same file.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Self::open(|| self.file.try_clone())
     }
@@ -172,7 +172,7 @@ impl Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // In a child that has inherited it, the number is closed or another file's.
+        // In a child that has inherited the descriptor, the number is closed or another file's.
         if self.generation != generation() {
             return;
         }
@@ -183,10 +183,10 @@ impl Drop for Descriptor {
             }
         }
         if !is_intact(self.as_fd()) {
-            // Closed by the program, whose number it is now.
+            // The program has closed the descriptor, and the number is the program's now.
             return;
         }
-        // SAFETY: it is not used after this.
+        // SAFETY: the file is not used after this.
         unsafe { ManuallyDrop::drop(&mut self.file) };
     }
 }
@@ -203,7 +203,7 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// Waits until no thread is opening a file, and keeps others from it: before a `fork`.
+/// Waits until no thread is opening a file, and keeps other threads from doing so: before a `fork`.
 pub(crate) fn before_fork() {
     mem::forget(Opening::begin());
 }
@@ -213,7 +213,7 @@ pub(crate) fn after_fork() {
     OPENING.store(false, Ordering::Release);
 }
 
-/// Closes everything that was inherited, and ends what [`before_fork`] began, in the child. Makes system calls alone.
+/// Closes everything that was inherited, and ends what [`before_fork`] began, in the child. Makes only system calls.
 pub(crate) fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     for (at, word) in OPEN.iter().enumerate() {
@@ -221,15 +221,16 @@ pub(crate) fn after_fork_in_child() {
         while bits != 0 {
             let number = 64 * at as RawFd + bits.trailing_zeros() as RawFd;
             bits &= bits - 1;
-            // SAFETY: a number that a descriptor of the parent's device had at the fork, and so in this child, unless
-            // the parent closed it; objects that still name it are of another generation, and never use it.
+            // SAFETY: a descriptor of the parent's device had this number at the fork, so the child has the same file
+            // there, unless the parent closed it. Objects that still name the number are of another generation, and
+            // never use it.
             unsafe {
                 if is_marked(number) {
                     libc::close(number);
                 }
             }
         }
-        // Most are zero: what is not written is not copied.
+        // Most words are zero. Only pages that are written are copied.
         for word in [word, &PUBLIC[at]] {
             if word.load(Ordering::Relaxed) != 0 {
                 word.store(0, Ordering::Relaxed);
@@ -244,7 +245,7 @@ fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Where a number is noted.
+/// Returns the word and the bit in which a number is noted.
 fn place(noted: &'static Numbers, number: RawFd) -> Option<(&'static AtomicU64, u64)> {
     let number = usize::try_from(number).ok()?;
     Some((noted.get(number / 64)?, 1 << (number % 64)))
@@ -255,18 +256,18 @@ pub(crate) fn count_up(eventfd: BorrowedFd<'_>) {
     if has_lost() && !is_intact(eventfd) {
         return;
     }
-    // Where the counter is full it is readable anyway.
+    // A counter that is full is readable anyway.
     if let Err(Errno::BADF | Errno::INVAL) = rustix::io::write(eventfd, &1_u64.to_ne_bytes()) {
         lost();
     }
 }
 
-/// Returns whether a number is that of a file of the device.
+/// Returns whether the descriptor is one of a file of the device.
 pub(crate) fn is_intact(descriptor: BorrowedFd<'_>) -> bool {
     is_marked(descriptor.as_raw_fd())
 }
 
-/// Returns whether all numbers that the device uses are those of its files; else the device fails.
+/// Returns whether all numbers that the device uses are those of its files. If not, the device fails.
 pub(crate) fn check_all() -> bool {
     let is_intact = are_intact();
     if !is_intact {
@@ -276,7 +277,7 @@ pub(crate) fn check_all() -> bool {
 }
 
 fn are_intact() -> bool {
-    // None of them is just being opened or closed.
+    // Keeps other threads from opening or closing a file of the device meanwhile.
     let _opening = Opening::begin();
     OPEN.iter()
         .zip(&PUBLIC)
@@ -294,7 +295,7 @@ fn are_intact() -> bool {
         })
 }
 
-/// A file of the device was found to be closed: the device fails.
+/// Makes the device fail because a file of it was found to be closed.
 #[cold]
 pub(crate) fn lost() {
     LOST.store(true, Ordering::SeqCst);
@@ -310,6 +311,6 @@ pub(crate) fn has_lost() -> bool {
 }
 
 fn is_marked(number: RawFd) -> bool {
-    // SAFETY: any number may be asked about.
+    // SAFETY: the call is valid for any number.
     unsafe { libc::fcntl(number, F_GETSIG) == MARK }
 }

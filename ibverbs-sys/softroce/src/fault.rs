@@ -30,11 +30,11 @@ pub fn faults() -> &'static Faults {
 
 static FAULTS: PerProcess<Arc<Faults>> = PerProcess::new(|| {
     let default = Config::default();
-    // What is wrong with the variables is said where the device is opened.
+    // Invalid variables are reported when the device is opened.
     Arc::new(Faults::new(Config::of_process().unwrap_or(&default)))
 });
 
-/// Leaves the parent's accidents alone, in a child of `fork`: its own begin with those of the environment.
+/// Leaves the parent's faults alone, in a child of `fork`: the child's begin with those of the environment.
 pub(crate) fn forget() {
     FAULTS.forget();
 }
@@ -46,11 +46,11 @@ pub struct Failure {
     pub verb: Verb,
     /// Which call from now on, the next one is 1.
     pub call: u64,
-    /// How it fails.
+    /// Errno of the failure.
     pub errno: Errno,
 }
 
-/// Who wants to know of events of the device and its port: an open context.
+/// Listener to events of the device and its port: an open context.
 pub(crate) trait Listener: Send + Sync {
     /// An event that is of no object happened.
     fn raise(&self, kind: ibv_event_type);
@@ -58,20 +58,20 @@ pub(crate) trait Listener: Send + Sync {
 
 /// The accidents that are arranged for a device.
 pub struct Faults {
-    /// Whether any failure is left; a verb's fast path looks at nothing else.
+    /// Set while any failure is left; the fast path of a verb tests nothing else.
     failing: AtomicBool,
     failures: Mutex<Vec<Failure>>,
-    /// Whether packets meet with accidents; their fast path looks at nothing else.
+    /// Set while faults of packets are configured; the fast path of packets tests nothing else.
     careless: AtomicBool,
     accidents: Mutex<Accidents>,
     link_up: AtomicBool,
-    /// The device has failed, for good: its link is down, and many verbs fail.
+    /// Set once the device has failed: the link stays down, and many verbs fail.
     device_failed: AtomicBool,
     listeners: Mutex<Vec<Weak<dyn Listener>>>,
 }
 
 impl Faults {
-    /// Those that a configuration begins with.
+    /// Makes the faults of a configuration.
     pub(crate) fn new(config: &Config) -> Self {
         Self {
             failing: AtomicBool::new(!config.failures.is_empty()),
@@ -84,7 +84,7 @@ impl Faults {
         }
     }
 
-    /// Those of the process's device, which may not have been opened yet.
+    /// Returns the faults of the process's device, which may not have been opened yet.
     pub(crate) fn of_process() -> &'static Arc<Self> {
         FAULTS.get()
     }
@@ -136,14 +136,14 @@ impl Faults {
 
     fn set_failing(&self, failures: &[Failure]) {
         self.failing.store(!failures.is_empty(), Ordering::SeqCst);
-        // Whoever makes it fail stores both in the other order.
+        // The function that fails the device stores the two flags in the opposite order.
         if self.device_has_failed() {
             self.failing.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Takes the link down for good, without an event, and makes verbs fail that need the device. Takes no
-    /// lock. Returns whether this is the first call.
+    /// Takes the link down for good, without an event, and makes verbs fail that need the device. Takes no lock.
+    /// Returns whether this is the first call.
     pub(crate) fn fail_device(&self) -> bool {
         let first = !self.device_failed.swap(true, Ordering::SeqCst);
         self.link_up.store(false, Ordering::SeqCst);
@@ -156,19 +156,19 @@ impl Faults {
         self.device_failed.load(Ordering::SeqCst)
     }
 
-    /// What happens to packets from now on; the random numbers begin anew.
+    /// Sets the faults of packets from now on; the random numbers begin anew.
     pub fn set_network(&self, faults: NetworkFaults) {
         let mut accidents = self.accidents.lock();
         *accidents = Accidents::new(faults);
         self.careless.store(faults.any(), Ordering::Relaxed);
     }
 
-    /// What happens to packets.
+    /// Returns the faults of packets.
     pub fn network(&self) -> NetworkFaults {
         self.accidents.lock().faults()
     }
 
-    /// What happens to the next packet, of `len` bytes from BTH to ICRC; none if it goes as it is.
+    /// Decides about the next packet, of `len` bytes from BTH to ICRC; `None` if no faults are configured.
     pub(crate) fn fate(&self, len: usize) -> Option<Fate> {
         if !self.careless.load(Ordering::Relaxed) {
             return None;
@@ -176,18 +176,17 @@ impl Faults {
         Some(self.accidents.lock().fate(len))
     }
 
-    /// Whether packets arrive as they were sent: what goes without packets may do so.
+    /// Returns whether all packets arrive as they were sent. If so, messages may go without packets.
     pub(crate) fn spare_packets(&self) -> bool {
         !self.careless.load(Ordering::Relaxed) && self.link_is_up()
     }
 
-    /// Takes the link down or up: while it is down nothing is sent and nothing comes. A change
-    /// raises `IBV_EVENT_PORT_ERR` or `IBV_EVENT_PORT_ACTIVE`.
-    /// That of a device that has failed stays down.
+    /// Takes the link down or up: while it is down nothing is sent and nothing comes. A change raises
+    /// `IBV_EVENT_PORT_ERR` or `IBV_EVENT_PORT_ACTIVE`. The link of a device that has failed stays down.
     pub fn set_link(&self, up: bool) {
         let before = self.link_up.swap(up, Ordering::SeqCst);
         if self.device_has_failed() {
-            // Whoever makes it fail stores both in the other order.
+            // The function that fails the device stores the two flags in the opposite order.
             self.link_up.store(false, Ordering::SeqCst);
         } else if before != up {
             self.raise(if up {
@@ -198,7 +197,7 @@ impl Faults {
         }
     }
 
-    /// Whether the link is up: the port is active.
+    /// Returns whether the link is up: the port is active.
     pub fn link_is_up(&self) -> bool {
         self.link_up.load(Ordering::Relaxed)
     }
@@ -322,7 +321,7 @@ mod tests {
                 ibv_event_type::IBV_EVENT_PORT_ACTIVE
             ]
         );
-        // One that is gone is not told, and is forgotten.
+        // A listener that is gone gets no event and is forgotten.
         drop(told);
         faults.raise(ibv_event_type::IBV_EVENT_SM_CHANGE);
     }

@@ -49,7 +49,7 @@ pub(crate) struct Nic {
     pub(crate) groups: multicast::Groups,
     /// The completion queues that hold events back.
     pub(crate) deadlines: Arc<Deadlines>,
-    /// What it counts.
+    /// The device's counters.
     pub(crate) counters: Arc<Counters>,
     /// Accidents.
     pub(crate) faults: Arc<Faults>,
@@ -59,7 +59,7 @@ pub(crate) struct Nic {
     neighbourhood: Option<Arc<Neighbourhood>>,
     timers: Arc<Timers>,
     deadlines_alarm: Arc<Alarm>,
-    /// What is still to come of the configuration's schedule, the next at the end.
+    /// The part of the configuration's schedule that is still to come, the next entry at the end.
     schedule: Mutex<Vec<(Time, Scheduled)>>,
     schedule_alarm: Alarm,
     receiver: spin::Mutex<Receiver>,
@@ -71,7 +71,7 @@ pub(crate) struct Nic {
     backlog: AtomicU32,
     /// When a program polled last; 0: never.
     polled: AtomicU64,
-    /// How often a program polled.
+    /// Number of times that a program polled.
     polls: AtomicU32,
     engine: OnceLock<Engine>,
     this: Weak<Self>,
@@ -89,7 +89,7 @@ pub(crate) fn forget() {
 const DEADLINES: u32 = net::DELAY + 1;
 const SCHEDULE: u32 = net::DELAY + 2;
 
-/// How many timers run at a time.
+/// Number of timers that run at a time.
 const TIMERS: usize = 32;
 
 impl Nic {
@@ -119,8 +119,8 @@ impl Nic {
         }
     }
 
-    /// Ends the work of the process's NIC, as [`fatal`](Self::fatal), unless it is just being opened: then its engine finds
-    /// the reason, too.
+    /// Makes the process's NIC fail, as [`fatal`](Self::fatal) does, unless it is being opened: then its engine finds
+    /// the reason itself.
     pub(crate) fn fail_opened(reason: &str) {
         if let Some(nic) = NIC.get().try_lock().and_then(|nic| nic.clone()) {
             nic.fatal(reason);
@@ -296,7 +296,7 @@ impl Nic {
         self.network.mtu()
     }
 
-    /// Whether the port is active.
+    /// Returns whether the port is active.
     pub(crate) fn link_is_up(&self) -> bool {
         self.faults.link_is_up()
     }
@@ -363,7 +363,7 @@ impl Nic {
     }
 }
 
-/// How long a peer may take to make room for the last that a queue pair has to say.
+/// Time that a peer has to make room for the last packets of a queue pair.
 const LAST: Duration = Duration::from_millis(100);
 
 /// Has other processes of the host find this one. None: the system does not let it.

@@ -3,10 +3,10 @@
 
 use crate::limits::MAX_QP;
 
-/// Bits below the slot.
+/// Number of bits below the slot.
 pub(crate) const BITS: u32 = 20;
 
-/// Numbers that a slot has.
+/// Number of different numbers of a slot.
 pub(crate) const COUNT: u32 = 1 << BITS;
 
 /// Records that are kept by queue pair number. A NIC's queue pairs that exist at the same time have different

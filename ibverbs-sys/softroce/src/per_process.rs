@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A value that is made when it is first used.
 ///
-/// A child of `fork` leaves its parent's value alone and makes one of its own. The parent's was in use by threads that
-/// the child does not have: its locks may be held for ever, and its descriptors are closed in the child.
+/// A child of `fork` leaves its parent's value alone and makes one of its own. Threads that the child does not have
+/// were using the parent's value: its locks may be held for ever, and its descriptors are closed in the child.
 pub(crate) struct PerProcess<T: Send + Sync + 'static> {
     /// Null, or a value that is never freed.
     value: AtomicPtr<T>,
@@ -14,8 +14,8 @@ pub(crate) struct PerProcess<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    /// A value that `make` makes. Two threads that are the first at the same time may both call it: one result is
-    /// dropped.
+    /// Makes a value that `make` initializes at its first use. Two threads that are the first at the same time may both
+    /// call `make`: one result is dropped.
     pub(crate) const fn new(make: fn() -> T) -> Self {
         Self {
             value: AtomicPtr::new(ptr::null_mut()),
@@ -27,8 +27,8 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
     #[inline]
     pub(crate) fn get(&self) -> &'static T {
         let value = self.value.load(Ordering::Acquire);
-        // SAFETY: null, or a value that was leaked by `init`, and so is there for as long as the process; it is only
-        // ever borrowed shared.
+        // SAFETY: the pointer is null, or that of a value that `init` has leaked, which lives as long as the process;
+        // only shared borrows of it exist.
         unsafe { value.as_ref() }.unwrap_or_else(|| self.init())
     }
 
@@ -40,18 +40,19 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
             .value
             .compare_exchange(ptr::null_mut(), made, order, Ordering::Acquire);
         match stored {
-            // SAFETY: made above and stored, so nobody frees it.
+            // SAFETY: the value was made above and is stored, so it is never freed.
             Ok(_) => unsafe { &*made },
             Err(other) => {
-                // SAFETY: made above, and nobody has seen it.
+                // SAFETY: the value was made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(made) });
-                // SAFETY: another thread's, stored by the line above: nobody frees it.
+                // SAFETY: another thread has stored this value, which is never freed.
                 unsafe { &*other }
             }
         }
     }
 
-    /// Leaves the value alone from now on: for the handler of a child of `fork`. Does not drop it, and takes no lock.
+    /// Leaves the value alone from now on: for the handler of a child of `fork`. Does not drop the value, and takes no
+    /// lock.
     pub(crate) fn forget(&self) {
         self.value.store(ptr::null_mut(), Ordering::Release);
     }

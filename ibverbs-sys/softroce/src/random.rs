@@ -6,21 +6,21 @@ use std::hash::{BuildHasher, RandomState};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A permutation of the numbers below a power of two, with keys from the system's generator: a Feistel network. Whoever
-/// knows some of its values knows nothing of the others but that they are different.
+/// A permutation of the numbers below a power of two, with keys from the system's generator: a Feistel network. Knowing
+/// some of its values tells nothing of the others, except that they are different.
 ///
 /// The keys are drawn once, so no value takes a system call.
 #[derive(Clone)]
 pub(crate) struct Permutation {
     keys: [u64; ROUNDS],
-    /// Bits of each half.
+    /// Number of bits of each half.
     half: u32,
-    /// The number that the permutation's are below.
+    /// Limit of the numbers: all are below it.
     limit: u32,
 }
 
-/// Rounds of the network. Four are enough where the round function is random (Luby and Rackoff); twice as many make up for
-/// halves of only some bits.
+/// Rounds of the network. Four are enough with a random round function (Luby and Rackoff); twice as many make up for
+/// halves of only a few bits.
 const ROUNDS: usize = 8;
 
 impl Permutation {
@@ -37,7 +37,7 @@ impl Permutation {
     /// Returns the place of a number in the permutation that `family` selects.
     pub(crate) fn apply(&self, family: u32, number: u32) -> u32 {
         let mut place = self.step(family, number);
-        // Of an odd number of bits the network has twice as many places: those in between are passed through.
+        // For an odd number of bits the network has twice as many places: those above the limit are passed through.
         while place >= self.limit {
             place = self.step(family, place);
         }
@@ -75,7 +75,7 @@ fn draw() -> u64 {
     let mut bytes = [0; size_of::<u64>()];
     loop {
         match getrandom(&mut bytes, GetRandomFlags::empty()) {
-            // So few bytes come all at once.
+            // Such small reads are never split.
             Ok(count) if count == bytes.len() => return u64::from_ne_bytes(bytes),
             Ok(_) | Err(Errno::INTR) => {}
             // A system before Linux 3.17, or a filter for system calls: the standard library has other sources.
@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    /// The chance that this fails of a good permutation is below 2^-60.
+    /// Checks the places. The chance that a good permutation fails is below 2^-60.
     #[test]
     fn keys_and_families_give_different_places() {
         let [one, other] = [(); 2].map(|()| Permutation::new(20));

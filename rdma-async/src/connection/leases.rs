@@ -10,10 +10,11 @@ use rdma_core::{AccessFlags, Buffer, ExposedMemory, RemoteMemory, SharedBuffer};
 use crate::error::Result;
 use crate::memory::{LocalMr, Parts, PieceLender};
 
-/// How many regions the peer can have by asking; each takes more than its bytes of the device.
+/// Number of regions that the peer can have by asking; each takes more of the device than its
+/// bytes.
 const REQUESTED_REGIONS: usize = 1 << 14;
 
-/// What the peer has leave to access; each lease is a registration that ends at the device.
+/// The memory that the peer may access; each lease is a registration that ends at the device.
 #[derive(Debug)]
 pub(super) struct Leases {
     open: Mutex<Open>,
@@ -24,7 +25,7 @@ pub(super) struct Leases {
 struct Open {
     leases: HashMap<u64, Lease>,
     last: u32,
-    /// How many bytes and regions were lent because the peer asked.
+    /// Bytes and regions that were lent because the peer asked.
     requested: usize,
     requested_regions: usize,
 }
@@ -49,7 +50,7 @@ struct Lease {
     tail: Option<Buffer>,
     lead: Option<Buffer>,
     lender: Option<Arc<PieceLender>>,
-    /// How many bytes of the limit it takes.
+    /// Bytes of the limit that the lease takes.
     requested: usize,
 }
 
@@ -61,7 +62,7 @@ impl Leases {
         }
     }
 
-    /// Whether `bytes` more at the peer's request stay below `limit`.
+    /// Returns whether `bytes` more at the peer's request stay below `limit`.
     pub(super) fn allows(&self, bytes: usize, limit: usize) -> bool {
         let open = self.open.lock();
         let sum = open.requested.checked_add(bytes);

@@ -12,10 +12,10 @@ use super::credits::CREDIT_RESERVE;
 use super::frame::Kind;
 use crate::error::Result;
 
-/// How many slots of the send queue are the outbox's alone, so that futures which have completed and
-/// are not polled, and keep their slots, do not keep the peer from its credits.
+/// Slots of the send queue that only the outbox uses. Futures that have completed and are not
+/// polled keep their slots, but cannot keep the peer from its credits.
 pub(crate) const OWN_SLOTS: u32 = 2;
-/// How many answers may wait for credits before the peer is taken for hostile.
+/// Number of answers that may wait for credits before the peer counts as hostile.
 const ANSWERS: usize = 4096;
 
 /// Control messages that wait for a credit or a slot.
@@ -29,7 +29,7 @@ pub(super) struct Outbox {
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Kind>,
-    /// How many of them the peer asked for; of the others there are as many as it lent or sent.
+    /// Number of them that the peer asked for; of the others there are as many as it lent or sent.
     answers: usize,
 }
 
@@ -97,10 +97,10 @@ impl Connection {
         }
     }
 
-    /// Sends what waits in the outbox, as far as credits and slots go.
+    /// Sends the messages in the outbox, as far as credits and slots go.
     ///
-    /// Whoever makes a control credit or a slot available calls this afterwards, and not while it
-    /// holds the queue.
+    /// Every function that makes a control credit or a slot available calls this afterwards, and
+    /// not while it holds the queue.
     pub(super) fn flush_outbox(&self) {
         // Orders what the caller made available before the look at the outbox; who fills the outbox
         // looks at what is available afterwards, so one of the two sees the other.

@@ -12,9 +12,9 @@ use super::{Connection, HEADER_LEN};
 use crate::error::Error;
 use crate::memory::{LocalMr, RemoteMr};
 
-/// How many completions are taken at once.
+/// Number of completions that are taken at once.
 const BATCH: usize = 32;
-/// How many batches one turn takes, so that a flood does not keep the thread.
+/// Number of batches in a turn, so that a flood of completions does not keep the thread.
 const TURN: usize = 8;
 
 impl Connection {
@@ -151,7 +151,8 @@ impl Connection {
                 self.send_control(answer);
             }
             Kind::Grant { id, lease, memory } => {
-                // Who asked may have given up, now or before it looks: then the memory goes back.
+                // The requester may have given up, now or before it sees the answer: then the
+                // memory goes back.
                 let region = RemoteMr::new(memory, lease, self.itself.clone());
                 drop(self.replies.answer(id, Reply::Granted(region)));
             }

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use super::program::in_path;
 use crate::error::{Error, Result};
 
-/// How often to look whether a process has ended: seldom, so as not to be in its way.
+/// Interval at which a process is checked for its end: long, so as not to disturb the process.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long a server may take to listen.
+/// Time that a server may take to listen.
 const START: Duration = Duration::from_secs(30);
 
 /// A child whose output is read while it runs; killed when dropped.
@@ -60,7 +60,7 @@ impl Output {
     /// Waits for the end of the pipe, and returns the whole text.
     fn whole(&mut self) -> String {
         if let Some(reader) = self.reader.take() {
-            // A reader that panicked leaves the text until then.
+            // If the reader panicked, the text until then is kept.
             let _ = reader.join();
         }
         self.text()
@@ -236,8 +236,8 @@ pub(crate) fn run_alone(words: &[OsString], name: &str, limit: Duration) -> Resu
     Process::start(words, None, name)?.finish(Instant::now() + limit)
 }
 
-/// Whether a process of this machine listens on the port. Connecting to find out would be taken for
-/// the client.
+/// Returns whether a process of this machine listens on the port. The server would take a
+/// connection made for this test for the client's.
 fn is_listening(port: u16) -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|path| {
         let table = fs::read_to_string(path).unwrap_or_default();

@@ -302,7 +302,7 @@ pub(super) fn entries(depth: usize) -> Result<u32> {
     u32::try_from(depth).map_err(|_| Error::Unsupported(format!("a depth of {depth}")))
 }
 
-/// What the peer does to this end's memory.
+/// Returns the peer's access to this end's memory for a verb.
 fn access(verb: Verb) -> Option<AccessFlags> {
     match verb {
         Verb::Send | Verb::Echo => None,

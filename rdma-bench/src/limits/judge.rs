@@ -14,7 +14,7 @@ use super::statistic::Statistic;
 use crate::compare::Network;
 use crate::error::{Error, Result};
 
-/// How much is measured.
+/// Number and size of the measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
     /// The numbers of pairs after which the verdict is formed, in rising order. The first that is
@@ -86,7 +86,7 @@ pub struct Networks {
     pub kernel: Option<Network>,
 }
 
-/// What measures rows.
+/// The runner that measures the rows.
 #[derive(Debug)]
 pub struct Judge {
     programs: Programs,
@@ -275,7 +275,7 @@ mod tests {
         };
         assert_eq!(count(&[1.0; 7]), (7, Verdict::Met));
         assert_eq!(count(&[0.8; 7]), (7, Verdict::Missed));
-        // One pair of eleven is outside of the interval, but not one of seven.
+        // Of eleven pairs one may be outside of the interval, but not of seven.
         let outlier = [&[0.8], &[1.0; 10][..]].concat();
         assert_eq!(count(&outlier), (11, Verdict::Met));
         let even = [0.8, 1.0].repeat(16);

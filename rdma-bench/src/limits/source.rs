@@ -1,4 +1,4 @@
-//! What can be measured, and by which program.
+//! The quantities that can be measured, and the programs that measure them.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::compare::program::{Program, in_path};
 use crate::error::{Error, Result};
 use crate::plan::Layer;
 
-/// What measures something.
+/// The program that measures a quantity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Source {
     /// `rdma-bench` over a layer. Echoes are calls of rdma-rpc, which has no other test.

@@ -57,14 +57,14 @@ impl AddressHandle {
         }
     }
 
-    /// The context that it is of.
+    /// Returns the context of the handle.
     #[inline]
     pub(crate) fn context(&self) -> &Arc<ContextHandle> {
         self.owner.context()
     }
 
-    /// Whether requests to queue pairs of this context can name it: another driver would follow it
-    /// as if it were its own.
+    /// Checks that requests to queue pairs of this context can use the handle: a different driver
+    /// would take the pointer for one of its own.
     #[inline]
     pub(crate) fn check(&self, context: &Arc<ContextHandle>) -> Result<()> {
         if Arc::ptr_eq(self.owner.context(), context) {

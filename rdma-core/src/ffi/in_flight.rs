@@ -23,13 +23,13 @@ use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendRequest};
 /// Memory and value that a request keeps while in flight.
 pub(super) struct Launched<T> {
     pub(super) held: Held<T>,
-    /// The id of the unsignaled request that this one completes as well, which was posted before it
-    /// in the same queue pair; 0 for none.
+    /// The id of the unsignaled request that this request completes as well, which was posted
+    /// before it in the same queue pair; 0 for none.
     pub(super) earlier: u64,
 }
 
 impl<T> Launched<T> {
-    /// Memory and value of a request whose completion ends no other request.
+    /// Makes the entry of a request whose completion ends no other request.
     #[inline]
     fn alone(memory: Option<T>, keep: KeepAlive) -> Self {
         Self {
@@ -43,10 +43,10 @@ impl<T> Launched<T> {
 pub(crate) struct Slots<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
     table: SlotTable<Launched<T>>,
-    /// Ids of unsignaled requests that were posted, while no later request completes them.
+    /// Ids of unsignaled requests that were posted, and that no later request completes yet.
     unfollowed: Mutex<Vec<u64>>,
     has_unfollowed: AtomicBool,
-    /// What usual requests may have, where they may be posted in the usual way.
+    /// Limits of usual requests; `None` if requests cannot be posted in the usual way.
     usual: Option<Limits>,
 }
 
@@ -104,8 +104,8 @@ impl<T: Send + 'static> Slots<T> {
         Some(SlotGuard::new(&self.table, reserved))
     }
 
-    /// Guards a slot of this table again that was taken out of its guard; gives one of another table
-    /// back.
+    /// Guards a slot of this table again that was taken out of its guard. Returns a slot of another
+    /// table with the error.
     #[inline]
     pub(crate) fn guard(&self, reserved: Reserved) -> Result<SlotGuard<'_>, (Error, Reserved)> {
         if self.table.owns(&reserved) {
@@ -157,7 +157,7 @@ impl<T: Send + 'static> Slots<T> {
             let request = SendRequest::from_pieces((memory, description, keep));
             return self.post_any(reserved, request);
         }
-        // It has nothing to be dropped, which the compiler does not see.
+        // `Nothing` needs no drop, which the compiler does not see.
         mem::forget(keep);
         let launched = Launched::alone(Some(memory), KeepAlive::Nothing);
         self.table.launch(&reserved, launched);
@@ -200,8 +200,8 @@ impl<T: Send + 'static> Slots<T> {
         posted.map_err(|error| self.withdraw(reserved, error))
     }
 
-    /// Posts a send request whose data is copied in a reserved slot, which is free again on failure:
-    /// the usual ones as [`Self::post_send`] does.
+    /// Posts a send request in a reserved slot, which is free again on failure. The request's data
+    /// is copied. Usual requests are posted as [`Self::post_send`] posts them.
     #[inline(always)]
     pub(crate) fn post_inline<D: InlineData>(
         &self,
@@ -224,7 +224,8 @@ impl<T: Send + 'static> Slots<T> {
         }
         let launched = Launched::alone(None, KeepAlive::Nothing);
         self.table.launch(&reserved, launched);
-        // SAFETY: it was described, and `room` and the data, which is copied, outlive the call.
+        // SAFETY: the request was described, and `room` and the data, which is copied, outlive the
+        // call.
         let errno = unsafe { self.queue_pair.usual().post_send(wr.as_mut_ptr()) };
         if errno == 0 {
             return Ok(());
@@ -257,7 +258,7 @@ impl<T: Send + 'static> Slots<T> {
         })
     }
 
-    /// Posts a receive request in a free slot: the usual ones as [`Self::post_send`] does.
+    /// Posts a receive request in a free slot; usual requests as [`Self::post_send`] posts them.
     #[inline(always)]
     pub(crate) fn post_receive(&self, memory: T) -> Result<(), (Error, T)>
     where
@@ -346,7 +347,7 @@ impl<T: Send + 'static> Slots<T> {
     /// Takes the id of a request that [was left](Self::leave_unfollowed); 0 if there is none.
     #[inline]
     pub(super) fn take_unfollowed(&self) -> u64 {
-        // Relaxed: what is not seen yet is seen at the next post.
+        // Relaxed: an id that is not visible yet is taken by the next post.
         if !self.has_unfollowed.load(Ordering::Relaxed) {
             return 0;
         }
@@ -373,9 +374,9 @@ impl<T: Send + 'static> Slots<T> {
 /// first. Slots that are not taken are released, and their memory is dropped.
 pub(crate) struct CompletedRun<'a, T: Send + 'static> {
     slots: &'a Slots<T>,
-    /// The request that comes next; 0 when there is none.
+    /// Id of the next request; 0 when there is none.
     id: u64,
-    /// The completion.
+    /// Outcome that the completion tells.
     outcome: Outcome,
     /// Set if the completion is that of a later request.
     is_inferred: bool,
@@ -396,7 +397,7 @@ impl<T: Send + 'static> CompletedRun<'_, T> {
         self.slots.release(index);
     }
 
-    /// Gives up what the current request kept.
+    /// Releases the objects that the current request kept alive.
     #[cold]
     #[inline(never)]
     fn settle(&self, mut keep: KeepAlive) {
@@ -426,13 +427,13 @@ impl<T: Send + 'static> Iterator for CompletedRun<'_, T> {
         if self.id == 0 {
             return None;
         }
-        // A request that had a completion of its own, as those that fail have, took with it those
-        // before it: the run ends there.
+        // A request with a completion of its own, as failed requests have, also took those before
+        // it: the run ends there.
         let taken = self.slots.table.complete(mem::take(&mut self.id));
         let (index, Launched { held, earlier }) = taken?;
         let Held { memory, keep } = held;
         if matches!(keep, KeepAlive::Nothing) {
-            // It has nothing to be dropped, which the compiler does not see.
+            // `Nothing` needs no drop, which the compiler does not see.
             mem::forget(keep);
         } else {
             self.settle(keep);

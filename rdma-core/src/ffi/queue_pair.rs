@@ -21,7 +21,7 @@ use crate::queue_pair::{
     AttributeMask, Modification, QueuePairState, SendOperations, Transport, modify,
 };
 
-/// How much a queue pair holds: asked for at creation, and what the device granted.
+/// Sizes of a queue pair: requested at creation, or granted by the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct QueuePairSizes {
     pub(crate) send_requests: u32,
@@ -34,7 +34,7 @@ pub(crate) struct QueuePairSizes {
 /// Owner of an `ibv_qp`, and of the memory that the device may use until it is destroyed.
 pub(crate) struct QueuePairHandle {
     raw: NonNull<sys::ibv_qp>,
-    /// The same, where it was made for the functions `ibv_wr_*`.
+    /// The queue pair for the functions `ibv_wr_*`, if it was made for them.
     extended: Option<NonNull<sys::ibv_qp_ex>>,
     number: u32,
     kind: Transport,
@@ -48,7 +48,7 @@ pub(crate) struct QueuePairHandle {
     shared_receive_queue: Option<Arc<SharedReceiveQueueHandle>>,
     xrc_domain: Option<Arc<XrcDomainHandle>>,
     send_queues: AtomicU32,
-    /// How often it was told to begin anew: to go to RESET, or on to RTS.
+    /// Number of times that the queue pair was told to begin anew: to go to RESET, or on to RTS.
     beginnings: AtomicU32,
     /// In-flight memory of queues that were dropped before it completed.
     abandoned: Mutex<Vec<Box<dyn Any + Send>>>,
@@ -140,7 +140,8 @@ impl QueuePairHandle {
         self.number
     }
 
-    /// What it was made for the functions `ibv_wr_*` as, if it was.
+    /// Returns the C object for the functions `ibv_wr_*`; `None` if the queue pair was not made for
+    /// them.
     #[inline]
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn as_extended(&self) -> Option<*mut sys::ibv_qp_ex> {
@@ -153,8 +154,8 @@ impl QueuePairHandle {
         self.kind
     }
 
-    /// Returns whether this is a connection, reliable or not, that is posted to by `ibv_post_send`,
-    /// with at least one element.
+    /// Returns whether this is a connection, reliable or not, that `ibv_post_send` posts to, with
+    /// at least one element.
     #[inline]
     pub(super) fn is_usual(&self) -> bool {
         let is_connection = matches!(
@@ -164,7 +165,8 @@ impl QueuePairHandle {
         is_connection && self.is_posted_plainly()
     }
 
-    /// Returns whether this sends datagrams that `ibv_post_send` posts, with at least one element.
+    /// Returns whether this queue pair sends datagrams that `ibv_post_send` posts, with at least
+    /// one element.
     #[inline]
     pub(super) fn is_usual_for_datagrams(&self) -> bool {
         self.kind == Transport::Datagram && self.is_posted_plainly()
@@ -175,25 +177,25 @@ impl QueuePairHandle {
         self.extended.is_none() && self.sizes.send_elements > 0
     }
 
-    /// How many requests were asked for, and what else of them was granted.
+    /// Returns the requested numbers of requests, and the granted values of all other sizes.
     #[inline]
     pub(crate) fn sizes(&self) -> QueuePairSizes {
         self.sizes
     }
 
-    /// What the device granted.
+    /// Returns the sizes that the device granted.
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn granted(&self) -> QueuePairSizes {
         self.granted
     }
 
-    /// What can be posted by the functions `ibv_wr_*`.
+    /// Returns the operations that can be posted by the functions `ibv_wr_*`.
     #[inline]
     pub(crate) fn operations(&self) -> SendOperations {
         self.operations
     }
 
-    /// Whether every send request is signaled, whatever it says.
+    /// Returns whether every send request is signaled, whatever its flags are.
     #[inline]
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn signals_all(&self) -> bool {
@@ -216,7 +218,7 @@ impl QueuePairHandle {
         &self.domain
     }
 
-    /// How errors name this object.
+    /// Returns the name of this object in errors.
     pub(crate) fn describe(&self) -> String {
         format!(
             "queue pair {:#x} of {}",
@@ -225,8 +227,8 @@ impl QueuePairHandle {
         )
     }
 
-    /// Whether this thread is between two entries of one of its extended completion queues: it
-    /// must not reset the queue pair, or wait for completions of it.
+    /// Returns whether this thread is between two entries of one of the extended completion queues:
+    /// then it must not reset the queue pair, or wait for completions of it.
     pub(crate) fn is_polled_here(&self) -> bool {
         self.completions.iter().any(|queue| queue.is_polled_here())
     }
@@ -262,8 +264,9 @@ impl QueuePairHandle {
         }
     }
 
-    /// How often it was told to begin anew. As long as that does not change, a request that succeeds
-    /// tells that all before it have: one that fails stops those behind it.
+    /// Returns how often the queue pair was told to begin anew. As long as the number does not
+    /// change, a request that succeeds shows that all before it have succeeded: a failed request
+    /// stops all that follow it.
     pub(crate) fn beginnings(&self) -> u32 {
         self.beginnings.load(Ordering::Acquire)
     }
@@ -295,7 +298,7 @@ impl QueuePairHandle {
         Ok((attributes, init))
     }
 
-    /// Whether the data of a message comes into memory in its order: the bits of
+    /// Returns in which units the data of a message comes into memory in its order: the bits of
     /// `ibv_query_qp_data_in_order_caps`.
     pub(crate) fn data_in_order(&self, operation: sys::ibv_wr_opcode) -> u32 {
         /// `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`, of headers later than those bound here.
@@ -311,7 +314,8 @@ impl QueuePairHandle {
         u32::try_from(answer).unwrap_or(0)
     }
 
-    /// What the queue pair offers of, or has agreed on as, enhanced connection establishment.
+    /// Returns the options of enhanced connection establishment that the queue pair offers, or that
+    /// both ends have agreed on.
     pub(crate) fn query_ece(&self) -> Result<sys::ibv_ece> {
         let mut ece = sys::ibv_ece {
             vendor_id: 0,
@@ -371,7 +375,7 @@ impl QueuePairHandle {
         self.send_queues.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// How many queues with one owner there were for its send side.
+    /// Returns the number of queues with one owner that were made for the send side.
     #[inline]
     pub(super) fn send_queues(&self) -> u32 {
         self.send_queues.load(Ordering::Relaxed)

@@ -35,14 +35,14 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
         Self { queue, first: 0 }
     }
 
-    /// How many receives are staged.
+    /// Returns the number of staged receives.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.queue.ring.staged()
     }
 
-    /// Describes a receive behind the others: the usual ones in a way that the compiler makes one
-    /// piece of code of.
+    /// Describes a receive behind the others. The usual case is written so that the compiler makes
+    /// one piece of code of it.
     #[inline(always)]
     pub(crate) fn stage(&mut self, memory: T) -> Result<(), (Error, T)>
     where
@@ -58,7 +58,7 @@ impl<'a, T: Send + 'static> ReceiveStaging<'a, T> {
             return self.stage_any(memory);
         };
         wr.write(receive_request(room, count, id));
-        // SAFETY: it has a usual id.
+        // SAFETY: the request has a usual id.
         unsafe { queue.ring.stage_memory(memory) };
         Ok(())
     }

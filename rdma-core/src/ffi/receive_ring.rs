@@ -55,7 +55,7 @@ impl<T: Send + 'static> ReceiveRing<T> {
         self.ring.in_flight()
     }
 
-    /// Whether this is the id of the oldest request in flight.
+    /// Returns whether this is the id of the oldest request in flight.
     #[inline]
     pub(crate) fn is_oldest(&self, id: u64) -> bool {
         self.ring.is_oldest(id)

@@ -31,7 +31,7 @@ pub(super) fn stack_room() -> [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS] {
 
 /// Describes a request whose memory stays where it is until it has completed.
 ///
-/// What is written to `wr` points at `room`, which must not be touched until it is posted.
+/// Afterwards `wr` points at `room`, which must not be touched until the request is posted.
 #[inline]
 pub(super) fn describe_send<T: Gather>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -50,19 +50,19 @@ pub(super) fn describe_send<T: Gather>(
     Ok(())
 }
 
-/// What a request may have, at most.
+/// Limits of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     elements: usize,
     inline: u64,
-    /// The place of the context that memory is registered with.
+    /// The context that memory must be registered with, as its address.
     context: usize,
-    /// The same for reads and atomics; [`NOWHERE`] where there are none, so that no memory fits. That
-    /// costs the others nothing.
+    /// The place of the context for reads and atomics; [`NOWHERE`] on queue pairs without them, so
+    /// that no memory fits. Other requests pay nothing for this check.
     read_context: usize,
 }
 
-/// The place of no context.
+/// Value that is the address of no context.
 const NOWHERE: usize = 1;
 
 impl Limits {
@@ -85,7 +85,8 @@ impl Limits {
         Self::of_shared_receives(elements, queue_pair.domain().context())
     }
 
-    /// The limits of receives in a shared queue of this context, of at most so many elements.
+    /// Returns the limits of receives in a shared queue of this context, with at most `elements`
+    /// elements.
     pub(super) fn of_shared_receives(elements: u32, context: &ContextHandle) -> Self {
         Self {
             elements: MAX_ELEMENTS.min(elements as usize),
@@ -95,7 +96,7 @@ impl Limits {
         }
     }
 
-    /// The place of the context that the memory of a request must be of.
+    /// Returns the address of the context that the memory of a request must be registered with.
     #[inline(always)]
     fn context_for(self, operation: Operation) -> usize {
         match operation {
@@ -106,7 +107,7 @@ impl Limits {
         }
     }
 
-    /// How many elements a request can have.
+    /// Returns the number of elements that a request can have.
     #[inline]
     pub(super) fn elements(self) -> usize {
         self.elements
@@ -152,9 +153,10 @@ pub(super) fn describe_usual<T: Gather>(
 }
 
 /// Describes a request of a connected queue pair whose data is copied when it is posted, and that
-/// keeps nothing; `false` for what [`describe_inline`] has to look at more closely, or to refuse.
+/// keeps nothing alive. Returns `false` if [`describe_inline`] has to check the request more
+/// closely, or to refuse it.
 ///
-/// All of it is for one place, as [`describe_usual`] is.
+/// Everything is inlined at one place, as in [`describe_usual`].
 #[inline(always)]
 pub(super) fn describe_usual_inline<D: InlineData>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -177,14 +179,15 @@ pub(super) fn describe_usual_inline<D: InlineData>(
         && list.fits(limits.elements);
     if is_usual {
         let mut request = *request;
-        // Without data there is nothing to copy.
+        // A request without data has nothing to copy.
         request.flags.set(SendFlags::INLINE, list.len() > 0);
         write_usual(wr, &list, &request, wr_id);
     }
     is_usual
 }
 
-/// Describes a datagram; `false` for what [`describe_send`] has to look at more closely, or to refuse.
+/// Describes a datagram. Returns `false` if [`describe_send`] has to check it more closely, or to
+/// refuse it.
 #[inline(always)]
 pub(super) fn describe_usual_datagram<T: Gather>(
     wr: &mut MaybeUninit<sys::ibv_send_wr>,
@@ -209,7 +212,7 @@ pub(super) fn describe_usual_datagram<T: Gather>(
     if is_usual {
         write_usual(wr, &list, request, wr_id);
         let wr = wr.as_mut_ptr();
-        // SAFETY: the place is that of a request; fields are written, and none is read.
+        // SAFETY: the place is that of a request; fields are only written.
         unsafe {
             (&raw mut (*wr).wr.ud.ah).write(handle.as_raw());
             (&raw mut (*wr).wr.ud.remote_qpn).write(queue_pair);

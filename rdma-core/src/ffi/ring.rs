@@ -8,7 +8,8 @@ use super::queue_pair::QueuePairHandle;
 use super::request_id::{BLOCK_BITS, Sequence};
 use crate::queue_pair::{KeepAlive, Outcome};
 
-/// What a request keeps until it has completed. No memory where the data was copied.
+/// Memory and objects that a request keeps until it has completed. The memory is `None` if the data
+/// was copied.
 pub(super) struct Held<T> {
     pub(super) memory: Option<T>,
     pub(super) keep: KeepAlive,
@@ -28,9 +29,10 @@ pub(super) struct Ring<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
     /// That of the queue pair, which is there for as long as the ring.
     usual: UsualQueuePair,
-    /// What request `n` keeps stands at `n` modulo a power of two, which is how many there are.
+    /// `Held` values of requests: that of request `n` is at `n` modulo the length, which is a power
+    /// of two.
     slots: Box<[Held<T>]>,
-    /// One less than that power of two.
+    /// Mask that gives the slot of a request: the length, less 1.
     mask: usize,
     /// The requests that have not been retired.
     order: Sequence,
@@ -44,9 +46,9 @@ pub(super) struct Ring<T: Send + 'static> {
     usual_staging: u64,
     /// Requests that were taken before older ones that are still in flight.
     gaps: usize,
-    /// Whether usual requests may be posted in the usual way.
+    /// Set if usual requests may be posted in the usual way.
     is_usual: bool,
-    /// Whether staged requests that were not posted were left behind in their slots.
+    /// Set if staged requests that were not posted were left behind in their slots.
     is_littered: bool,
 }
 
@@ -106,14 +108,14 @@ impl<T: Send + 'static> Ring<T> {
         self.order.next_id()
     }
 
-    /// Whether one more can be posted in the usual way, and its slot is empty.
+    /// Returns whether one more request can be posted in the usual way, and its slot is empty.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.order.is_open()
     }
 
-    /// Returns whether one more can be posted, and its slot is empty, also where the
-    /// [usual way](Self::is_ready) is closed.
+    /// Returns whether one more request can be posted, and its slot is empty, even if the [usual
+    /// way](Self::is_ready) is closed.
     #[inline]
     pub(super) fn has_empty_slot(&self) -> bool {
         self.in_flight() < self.capacity() && self.staged() == 0 && !self.is_littered
@@ -139,11 +141,11 @@ impl<T: Send + 'static> Ring<T> {
         self.order.advance_tail();
     }
 
-    /// Keeps what the next request, which was posted, needs.
+    /// Keeps the memory and objects that the next request needs, which was posted.
     ///
     /// # Safety
     ///
-    /// The ring [has an empty slot](Self::has_empty_slot).
+    /// The ring must [have an empty slot](Self::has_empty_slot).
     #[inline]
     pub(super) unsafe fn keep_in_empty_slot(&mut self, memory: T, keep: KeepAlive) {
         let slot = self.slot(self.order.next_id());
@@ -174,15 +176,15 @@ impl<T: Send + 'static> Ring<T> {
         self.slots[slot] = Held { memory, keep };
     }
 
-    /// Whether this is the id of the oldest request in flight, of a completion: while nothing is in
-    /// flight, none has the id that the next request will have.
+    /// Returns whether this id of a completion is that of the oldest request in flight. While no
+    /// request is in flight, no completion has the id that the next request will have.
     #[inline]
     pub(super) fn is_oldest(&self, id: u64) -> bool {
         id == self.order.oldest_id()
     }
 
-    /// How many requests are completed by the completion with this id: that request and the older
-    /// ones; none if it is not one of this queue's and in flight.
+    /// Returns the number of requests that are completed by the completion with this id: that
+    /// request and the older ones; 0 if it is not one of this queue's and in flight.
     #[inline(never)]
     pub(super) fn completed(&self, id: u64) -> u64 {
         let number = self.order.number(id);
@@ -269,13 +271,13 @@ fn settle(keep: &mut KeepAlive, last: Outcome, left: u64, queue_pair: &QueuePair
 
 /// Requests that are described and not posted.
 impl<T: Send + 'static> Ring<T> {
-    /// How many are staged.
+    /// Returns the number of staged requests.
     #[inline]
     pub(super) fn staged(&self) -> usize {
         (self.staged.1 - self.staged.0) as usize
     }
 
-    /// Whether one more can be staged.
+    /// Returns whether one more request can be staged.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.in_flight() + self.staged() < self.capacity()
@@ -312,7 +314,7 @@ impl<T: Send + 'static> Ring<T> {
     ///
     /// # Safety
     ///
-    /// It has a [usual id](Self::usual_staged_id).
+    /// The request must have a [usual id](Self::usual_staged_id).
     #[inline]
     pub(super) unsafe fn stage_memory(&mut self, memory: T) {
         let slot = self.slot(self.staged.1);
@@ -400,7 +402,7 @@ pub(crate) struct Unstaged<'a, T: Send + 'static> {
     ring: &'a mut Ring<T>,
     next: u64,
     end: u64,
-    /// Whether another one had left something behind.
+    /// Set if an earlier forgotten batch had left something behind.
     was_littered: bool,
 }
 
@@ -436,7 +438,7 @@ mod tests {
     use super::*;
     use crate::context::Context;
 
-    /// What panics when it is dropped, if it says so.
+    /// Memory that panics when it is dropped, if the flag is set.
     struct Memory(bool);
 
     impl Drop for Memory {

@@ -18,7 +18,7 @@ pub(crate) struct SendStaging<'a, T: Send + 'static> {
     queue: &'a mut SendRing<T>,
     /// Where in the room the first staged request is.
     first: usize,
-    /// How many requests are unsignaled since the last signaled one, staged or posted.
+    /// Number of unsignaled requests since the last signaled one, staged or posted.
     run: u32,
 }
 
@@ -44,7 +44,7 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         }
     }
 
-    /// How many requests are staged.
+    /// Returns the number of staged requests.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.queue.ring.staged()
@@ -116,8 +116,8 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         Ok(())
     }
 
-    /// Describes a request whose data is copied behind the others: the usual ones as [`Self::stage`]
-    /// does.
+    /// Describes a request behind the others whose data is copied; usual requests as
+    /// [`Self::stage`] describes them.
     #[inline(always)]
     pub(crate) fn stage_inline<D: InlineData + 'a>(
         &mut self,
@@ -133,7 +133,7 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         self.stage_any_inline(SendRequest::from_usual(data, description))
     }
 
-    /// Stages a usual request whose data is copied; `false` if it is none.
+    /// Stages a usual request whose data is copied. Returns `false` if the request is not usual.
     #[inline(always)]
     fn stage_usual_inline<D: InlineData + 'a>(
         &mut self,

@@ -36,18 +36,18 @@ impl<T: Send + 'static> fmt::Debug for SendRing<T> {
     }
 }
 
-/// How many requests in a row may be unsignaled.
+/// Limit of unsignaled requests in a row.
 ///
-/// Of the requests that a queue pair has room for, one at least must be signaled, or none is ever
-/// known to have completed. A queue that has the queue pair for itself may have all but one
-/// unsignaled. Several share that, and one that comes later signals its first request: the others
-/// may have filled all places but one before they knew of it.
+/// At least one of the requests that fit into a queue pair must be signaled, or none is ever known
+/// to have completed. A queue that has the queue pair for itself may have all but one unsignaled.
+/// Several queues share that number, and a queue that comes later signals its first request: the
+/// others may have filled all places but one before they knew of it.
 struct Signals {
-    /// How many were unsignaled since the last signaled one.
+    /// Number of unsignaled requests since the last signaled one.
     run: u32,
-    /// How many may be.
+    /// Greatest such number.
     limit: u32,
-    /// For how many queues of the queue pair that is.
+    /// Number of queues of the queue pair that the limit is for.
     queues: u32,
 }
 
@@ -73,13 +73,14 @@ impl Signals {
         self.limit = (capacity as u32 / queues.max(1)).saturating_sub(1);
     }
 
-    /// Whether a request after a run of `run` unsignaled ones may be unsignaled, if nothing has changed.
+    /// Returns whether a request after a run of `run` unsignaled ones may be unsignaled, if nothing
+    /// has changed.
     #[inline]
     fn may_wait(&self, run: u32, queue_pair: &QueuePairHandle) -> bool {
         run < self.limit && self.queues == queue_pair.send_queues()
     }
 
-    /// Whether an unsignaled request after `run` others is signaled all the same.
+    /// Returns whether an unsignaled request after `run` others must be signaled.
     #[inline]
     fn is_due(&mut self, run: u32, queue_pair: &QueuePairHandle, capacity: usize) -> bool {
         let queues = queue_pair.send_queues();
@@ -122,14 +123,14 @@ impl<T: Send + 'static> SendRing<T> {
         self.ring.in_flight()
     }
 
-    /// Whether this is the id of the oldest request in flight.
+    /// Returns whether this is the id of the oldest request in flight.
     #[inline]
     pub(crate) fn is_oldest(&self, id: u64) -> bool {
         self.ring.is_oldest(id)
     }
 
-    /// How many requests are completed by the completion with this id: that request and the older
-    /// ones; none if it is not one of this queue's and in flight.
+    /// Returns the number of requests that are completed by the completion with this id: that
+    /// request and the older ones; 0 if it is not one of this queue's and in flight.
     #[inline]
     pub(crate) fn completed(&self, id: u64) -> u64 {
         self.ring.completed(id)
@@ -189,7 +190,8 @@ impl<T: Send + 'static> SendRing<T> {
         Ok(())
     }
 
-    /// Posts a datagram in the usual way, and other requests in [the general one](Self::post_any).
+    /// Posts a datagram in the usual way, and any other request in [the general
+    /// way](Self::post_any).
     #[inline]
     fn post_datagram(&mut self, request: SendRequest<T>) -> Result<(), (Error, T)>
     where
@@ -219,7 +221,7 @@ impl<T: Send + 'static> SendRing<T> {
         }
         self.count(signaled);
         let (memory, keep) = request.into_parts();
-        // SAFETY: it has an empty slot, and nothing was posted since.
+        // SAFETY: the ring has an empty slot, and nothing was posted since that was checked.
         unsafe { self.ring.keep_in_empty_slot(memory, keep) };
         Ok(())
     }
@@ -255,7 +257,7 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Posts a request whose data is copied: the usual ones as [`Self::post`] does.
+    /// Posts a request whose data is copied; usual requests as [`Self::post`] posts them.
     #[inline(always)]
     pub(crate) fn post_inline<D: InlineData>(
         &mut self,
@@ -272,8 +274,8 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Posts a usual request whose data is copied; else the verb's error number, or 0 where it is to
-    /// be posted in the general way.
+    /// Posts a usual request whose data is copied. Otherwise returns the verb's error number, or 0
+    /// if the request must be posted in the general way.
     #[inline(always)]
     fn post_usual_inline<D: InlineData>(
         &mut self,
@@ -289,7 +291,8 @@ impl<T: Send + 'static> SendRing<T> {
         if !describe_usual_inline(&mut wr, &mut room, data, description, limits, id) {
             return Err(0);
         }
-        // SAFETY: it was described, and `room` and the data, which is copied, outlive the call.
+        // SAFETY: the request was described, and `room` and the data, which is copied, outlive the
+        // call.
         let errno = unsafe { self.ring.usual().post_send(wr.as_mut_ptr()) };
         if errno != 0 {
             return Err(errno);
@@ -313,8 +316,8 @@ impl<T: Send + 'static> SendRing<T> {
         if let Err(error) = describe_inline(&mut wr, &mut room, &request, queue_pair, id) {
             return Err((error, request.into_memory()));
         }
-        // SAFETY: it was described, and `room` and the data, which is copied, outlive the call.
-        // What keeps alive moves into the slot.
+        // SAFETY: the request was described, and `room` and the data, which is copied, outlive the
+        // call. The objects that it keeps alive move into the slot.
         match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
             Ok(()) => {
                 self.count(request.is_signaled());
@@ -325,7 +328,8 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// Whether a request after a run of unsignaled ones may be unsignaled too, if nothing has changed.
+    /// Returns whether a request after a run of unsignaled ones may be unsignaled too, if nothing
+    /// has changed.
     #[inline]
     pub(super) fn may_wait(&self, run: u32) -> bool {
         self.signals.may_wait(run, self.ring.queue_pair())
@@ -337,7 +341,7 @@ impl<T: Send + 'static> SendRing<T> {
         self.room.open(self.ring.capacity(), self.limits.elements());
     }
 
-    /// What a usual request may have.
+    /// Returns the limits of a usual request.
     #[inline]
     pub(super) fn limits(&self) -> Limits {
         self.limits
@@ -357,7 +361,7 @@ impl<T: Send + 'static> SendRing<T> {
         }
     }
 
-    /// How many requests were unsignaled since the last signaled one.
+    /// Returns the number of unsignaled requests since the last signaled one.
     #[inline]
     pub(super) fn run(&self) -> u32 {
         self.signals.run

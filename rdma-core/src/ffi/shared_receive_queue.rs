@@ -19,7 +19,7 @@ use crate::error::{Errno, Error, Result};
 use crate::protection_domain::ProtectionDomain;
 use crate::receive::{SharedReceiveQueue, SharedReceiveQueueId, XrcDomain};
 
-/// How much a shared receive queue holds.
+/// Sizes of a shared receive queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedReceiveSizes {
     pub(crate) requests: u32,
@@ -123,7 +123,7 @@ impl SharedReceiveQueueHandle {
         &self.domain
     }
 
-    /// What the device's events carry for this queue: its context value.
+    /// Returns the context value that the device's events carry for this queue.
     pub(crate) fn id(&self) -> SharedReceiveQueueId {
         SharedReceiveQueueId(self.id)
     }
@@ -132,7 +132,7 @@ impl SharedReceiveQueueHandle {
         self.number
     }
 
-    /// How many pieces of memory a receive can have.
+    /// Returns the number of pieces of memory that a receive can have.
     #[inline]
     pub(super) fn elements(&self) -> u32 {
         self.elements
@@ -143,12 +143,12 @@ impl SharedReceiveQueueHandle {
         self.abandoned.lock().push(memory);
     }
 
-    /// How many receives can be in flight.
+    /// Returns the number of receives that can be in flight.
     pub(crate) fn requests(&self) -> u32 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// How errors name this object.
+    /// Returns the name of this object in errors.
     pub(crate) fn describe(&self) -> String {
         let device = self.domain().context().describe();
         match self.number {
@@ -204,35 +204,39 @@ impl SharedReceiveQueueHandle {
     ///
     /// # Safety
     ///
-    /// As [`Self::post_list`]; it is the last of its list.
+    /// `wr` must be the last request of its list. The request and its elements must be valid for
+    /// this call. The caller keeps the memory in place, and allows no use of it that conflicts with
+    /// the device's, until the request has completed or the queue is destroyed.
     #[inline]
     pub(super) unsafe fn post(&self, wr: &mut sys::ibv_recv_wr) -> Result<()> {
         // SAFETY: as the caller promises.
         unsafe { self.post_list(wr) }.map_err(|(error, _)| error)
     }
 
-    /// Posts a receive request, and returns what `ibv_post_srq_recv` returns, of which
+    /// Posts a receive request. Returns the answer of `ibv_post_srq_recv`, of which
     /// [`Self::post_error`] makes an error.
     ///
     /// # Safety
     ///
-    /// Posts a receive as [`Self::post`] does.
+    /// `wr` must be the last request of its list. The request and its elements must be valid for
+    /// this call. The caller keeps the memory in place, and allows no use of it that conflicts with
+    /// the device's, until the request has completed or the queue is destroyed.
     #[inline(always)]
     pub(super) unsafe fn post_usual(&self, wr: *mut sys::ibv_recv_wr) -> i32 {
         let mut bad = mem::MaybeUninit::uninit();
-        // SAFETY: the queue is valid; the caller vouches for the request and its memory. Where a list
-        // of one stopped needs not be looked at.
+        // SAFETY: the queue is valid; the caller promises it of the request and its memory. In a
+        // list of one request, the place of a failure need not be read.
         unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), wr, bad.as_mut_ptr()) }
     }
 
-    /// Posts a list of receive requests in one call. The error comes with the first that was not
-    /// posted.
+    /// Posts a list of receive requests in one call. The error comes with the first request that
+    /// was not posted.
     ///
     /// # Safety
     ///
-    /// The requests of the list and the elements that they point at are valid for this call. The
-    /// memory of each that is posted stays where it is, and unreachable in every way that its type
-    /// does not allow the device as well, until the request has completed or the queue is destroyed.
+    /// The requests of the list and their elements must be valid for this call. The caller keeps
+    /// the memory of each posted request in place, and allows no use of it that conflicts with the
+    /// device's, until the request has completed or the queue is destroyed.
     #[inline]
     pub(super) unsafe fn post_list(
         &self,
@@ -277,7 +281,7 @@ impl Drop for SharedReceiveQueueHandle {
 /// A shared receive queue that nobody uses any more but the device, and what has to outlive it.
 struct Remains {
     raw: NonNull<sys::ibv_srq>,
-    /// How the log names it.
+    /// Name of the queue in the log.
     name: String,
     /// Of a queue in an XRC domain.
     completions: Option<Arc<CompletionQueueHandle>>,
@@ -311,7 +315,7 @@ impl Remains {
             let errno = positive(errno);
             tracing::error!(queue = %self.name, %errno, "ibv_destroy_srq failed");
         }
-        // Whatever it was made of is let go after it.
+        // The parents are released after the queue.
         drop(self.parents);
     }
 }

@@ -44,7 +44,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         &self.handle
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     pub(crate) fn most(&self) -> usize {
         self.table.capacity()
     }
@@ -53,7 +53,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         &self.table
     }
 
-    /// What a receive can be.
+    /// Returns the sizes of which receives use the elements.
     #[inline]
     pub(super) fn limits(&self) -> QueuePairSizes {
         QueuePairSizes {
@@ -65,7 +65,7 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         }
     }
 
-    /// Whose keys the memory has to have.
+    /// Returns the context that memory of the receives must be registered with.
     #[inline]
     pub(super) fn context(&self) -> &ContextHandle {
         self.handle.domain().context()
@@ -79,8 +79,8 @@ impl<T: Send + 'static> SharedReceiveSlots<T> {
         }
     }
 
-    /// Posts memory: the usual in a way that the compiler makes one piece of code of, and other in
-    /// [the general way](Self::post_any).
+    /// Posts memory. The usual case is written so that the compiler makes one piece of code of it;
+    /// other memory goes [the general way](Self::post_any).
     #[inline(always)]
     pub(crate) fn post(&self, memory: T) -> Result<(), (Error, T)>
     where

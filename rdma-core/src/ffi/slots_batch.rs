@@ -21,10 +21,11 @@ pub(crate) struct SlotsStaging<'a, T: Send + 'static, W: Linked> {
     room: BatchRoom<W>,
     /// Where in the room the first staged request is.
     first: usize,
-    /// What was staged and not posted, in its order; it never grows beyond its first allocation.
+    /// Requests that were staged and not posted, in their order; the vector never grows beyond its
+    /// first allocation.
     staged: Vec<Staged<T>>,
-    /// The id of the last request that was posted, if that is unsignaled; else 0. The next request
-    /// that is posted completes it.
+    /// The id of the last posted request, if it is unsignaled; otherwise 0. The next request that
+    /// is posted completes it.
     earlier: u64,
 }
 
@@ -35,7 +36,7 @@ struct Staged<T> {
 }
 
 impl<T> Staged<T> {
-    /// The id that the request behind it completes.
+    /// Returns the id that the next request must complete as well.
     #[inline]
     fn followed(&self) -> u64 {
         if self.is_signaled {
@@ -182,7 +183,7 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         Ok(())
     }
 
-    /// Has the last of the staged requests signaled, which completes those before it.
+    /// Makes the last of the staged requests signaled, which completes those before it.
     #[inline]
     fn signal_last(&mut self) {
         let Some(last) = self.staged.last_mut().filter(|last| !last.is_signaled) else {
@@ -203,7 +204,7 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         }
         self.signal_last();
         if self.earlier == 0 {
-            // What another batch has left was posted before this is.
+            // Unsignaled requests that another batch has left were posted before this batch is.
             self.earlier = self.slots.take_unfollowed();
         }
         self.launch();

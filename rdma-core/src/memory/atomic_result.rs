@@ -35,7 +35,7 @@ use crate::protection_domain::ProtectionDomain;
 pub struct AtomicResult(Buffer);
 
 impl AtomicResult {
-    /// How many bytes it has.
+    /// Bytes of a result.
     const SIZE: usize = size_of::<u64>();
 
     /// Allocates one, with a registration of its own. Parts of a larger [`Buffer`] make more of

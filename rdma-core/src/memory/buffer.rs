@@ -55,7 +55,7 @@ impl Buffer {
         &self.span
     }
 
-    /// What the device may do with it.
+    /// Returns the operations that the device may do with the buffer.
     pub fn access(&self) -> AccessFlags {
         self.span.region().access()
     }

@@ -30,12 +30,12 @@ impl DetachedMemory {
         self.backing
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.backing.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.backing.len() == 0
     }

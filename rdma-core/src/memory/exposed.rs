@@ -41,17 +41,17 @@ impl ExposedMemory {
         }
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// What the device lets peers do, and, as every grant does, itself.
+    /// Returns the access that peers have; the device itself has it, too, as with every grant.
     pub fn access(&self) -> AccessFlags {
         self.access
     }
@@ -65,7 +65,7 @@ impl ExposedMemory {
         self.exposed.lease()
     }
 
-    /// What a peer needs to reach it.
+    /// Returns the address, length and key that a peer needs to access the memory.
     pub fn remote(&self) -> RemoteMemory {
         RemoteMemory {
             address: self.exposed.address().wrapping_add(self.range.start as u64),

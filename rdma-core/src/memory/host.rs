@@ -60,7 +60,7 @@ pub enum Pages {
     Huge(usize),
 }
 
-/// Whether memory is to lie in huge pages.
+/// Choice of huge pages for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum HugePages {
@@ -149,13 +149,13 @@ impl HostMemoryBuilder {
         self
     }
 
-    /// Whether to use huge pages; by default not.
+    /// Sets whether to use huge pages; by default not.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 
-    /// How large huge pages are to be; 2 MiB by default. The machine decides which sizes there are.
+    /// Sets the size of huge pages; 2 MiB by default. The machine decides which sizes there are.
     pub fn huge_page_size(mut self, size: usize) -> Self {
         self.huge_page_size = size;
         self

@@ -80,7 +80,7 @@ pub struct WindowLease {
 /// The name of a lease in errors.
 const LEASED: &str = "leased memory";
 
-/// What peers can reach through a window: see [`WindowLease::state`].
+/// State of a window: the memory that peers can reach through it. See [`WindowLease::state`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeaseState {
@@ -197,9 +197,9 @@ impl WindowLease {
         Ok(SendRequest::of_window(change))
     }
 
-    /// What a peer needs to reach the memory; `None` where that is nothing. Of a window of type 2 it
-    /// is known as soon as [`Self::bind`] was called: a message behind that request, in the same
-    /// queue, may carry it.
+    /// Returns the address, length and key that a peer needs to access the memory; `None` if peers
+    /// cannot reach it. For a window of type 2 they are known as soon as [`Self::bind`] was called:
+    /// a message behind that request, in the same queue, may carry them.
     pub fn remote(&self) -> Option<RemoteMemory> {
         let is_known = match self.lease.phase() {
             Phase::Bound => true,
@@ -213,7 +213,7 @@ impl WindowLease {
         })
     }
 
-    /// What peers can reach, as far as is known.
+    /// Returns the state of the window, as far as it is known.
     pub fn state(&self) -> LeaseState {
         match self.lease.phase() {
             Phase::Free => LeaseState::Free,
@@ -229,17 +229,17 @@ impl WindowLease {
         VolatileSlice::new(self.lease.memory(), 0..self.len())
     }
 
-    /// How many bytes it has.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.lease.memory().len()
     }
 
-    /// Whether it has none, which it never does.
+    /// Always returns `false`: leased memory is never empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What the window lets peers do.
+    /// Returns the access that the window gives to peers.
     pub fn access(&self) -> AccessFlags {
         self.lease.access()
     }

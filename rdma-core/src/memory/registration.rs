@@ -8,9 +8,9 @@ use crate::ffi::{Backing, RegionHandle, Registering, Span, StableMemory, StableM
 use crate::protection_domain::ProtectionDomain;
 use crate::refused::Refused;
 
-/// How memory of the program is registered: see [`ProtectionDomain::registration`].
+/// Options for registering memory of the program: see [`ProtectionDomain::registration`].
 ///
-/// What it makes is for this process and its device. Peers reach nothing of it until a part is
+/// Registered memory is for this process and its device. Peers cannot reach it until a part is
 /// [exposed](Buffer::expose) or leased through a window.
 #[derive(Debug, Clone)]
 #[must_use = "nothing is registered until memory is given"]
@@ -27,9 +27,9 @@ impl Registration {
         }
     }
 
-    /// What the device may do besides reading and, where the memory allows it, writing: bind windows
-    /// ([`AccessFlags::WINDOW_BIND`]), reorder ([`AccessFlags::RELAXED_ORDERING`]), fault pages in
-    /// ([`AccessFlags::ON_DEMAND`]) ...
+    /// Sets the access of the device besides reading and, where the memory allows it, writing:
+    /// binding windows ([`AccessFlags::WINDOW_BIND`]), reordering
+    /// ([`AccessFlags::RELAXED_ORDERING`]), faulting pages in ([`AccessFlags::ON_DEMAND`]) ...
     ///
     /// Remote rights are refused at registration: the memory would be a slice that peers write to.
     pub fn access(mut self, access: AccessFlags) -> Self {
@@ -121,12 +121,12 @@ fn given_back<O: 'static>(refused: Refused<Backing>) -> Refused<O> {
 }
 
 impl ProtectionDomain {
-    /// How to register memory: access, addresses.
+    /// Returns options for registering memory: access, addresses.
     pub fn registration(&self) -> Registration {
         Registration::new(self)
     }
 
-    /// Registers memory that is its owner's alone, for local use.
+    /// Registers memory that only its owner uses, for local use.
     ///
     /// ```
     /// let domain = rdma_core::Context::open_default()?.protection_domain()?;

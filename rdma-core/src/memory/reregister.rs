@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::ffi::{Backing, Changes, RegionHandle, Remains, Span, StableMemoryMut};
 use crate::protection_domain::ProtectionDomain;
 
-/// What of a registration is to change: see [`Buffer::reregister`].
+/// Changes of a registration: see [`Buffer::reregister`].
 #[derive(Debug, Default)]
 #[must_use = "nothing changes until a buffer is reregistered"]
 pub struct Reregistration {

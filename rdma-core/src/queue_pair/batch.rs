@@ -100,13 +100,13 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         self.staging.stage_inline(request).map_err(PostError::new)
     }
 
-    /// How many requests it has that were not posted.
+    /// Returns the number of requests that were added and not posted.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the batch is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.staging.len() == 0
@@ -212,13 +212,13 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
         self.staging.stage(memory).map_err(PostError::new)
     }
 
-    /// How many receives it has that were not posted.
+    /// Returns the number of receives that were added and not posted.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the batch is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.staging.len() == 0

@@ -168,7 +168,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         self.slots.release(index);
     }
 
-    /// How many slots it has.
+    /// Returns the number of slots.
     pub fn capacity(&self) -> usize {
         self.slots.capacity()
     }
@@ -179,8 +179,8 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     }
 }
 
-/// The slots of completed requests and their memory, from [`ConcurrentSendQueue::complete`]. What is
-/// not taken is dropped, and its slot released.
+/// The slots of completed requests and their memory, from [`ConcurrentSendQueue::complete`]. Memory
+/// that is not taken is dropped, and its slot released.
 #[derive(Debug)]
 #[must_use = "memory that is not taken is dropped"]
 pub struct CompletedMemory<'q, T: Send + 'static>(CompletedSlots<'q, T>);
@@ -200,7 +200,7 @@ impl<T: Send + 'static> Iterator for CompletedMemory<'_, T> {
 }
 
 /// The slots of completed requests, each with its memory if it has some, from
-/// [`ConcurrentSendQueue::finish`]. What is not taken is dropped, and its slot released.
+/// [`ConcurrentSendQueue::finish`]. Memory that is not taken is dropped, and its slot released.
 #[derive(Debug)]
 #[must_use = "memory that is not taken is dropped"]
 pub struct CompletedSlots<'q, T: Send + 'static>(CompletedRun<'q, T>);
@@ -264,7 +264,7 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
         memory
     }
 
-    /// How many requests can be in flight.
+    /// Returns the number of requests that can be in flight.
     pub fn capacity(&self) -> usize {
         self.slots.capacity()
     }

@@ -48,13 +48,13 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
         self.staging.stage(slot.0, request).map_err(PostError::new)
     }
 
-    /// How many requests it has that were not posted.
+    /// Returns the number of requests that were added and not posted.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the batch is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.staging.len() == 0
@@ -109,13 +109,13 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
         self.staging.stage(memory).map_err(PostError::new)
     }
 
-    /// How many receives it has that were not posted.
+    /// Returns the number of receives that were added and not posted.
     #[inline]
     pub fn len(&self) -> usize {
         self.staging.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the batch is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.staging.len() == 0

@@ -1,4 +1,4 @@
-//! What can be done to a queue pair in operation, beside posting.
+//! Operations on a queue pair in use, other than posting.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::address::AddressVector;
 use crate::error::{Error, Result};
 use crate::refused::Refused;
 
-/// How fast a queue pair may send (`ibv_qp_rate_limit_attr`).
+/// Limit of the rate at which a queue pair sends (`ibv_qp_rate_limit_attr`).
 #[doc(alias = "ibv_qp_rate_limit_attr")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RateLimit {
@@ -61,11 +61,11 @@ impl QueuePair {
         self.parts.modify(change)
     }
 
-    /// Moves it to the error state: everything outstanding completes as flushed, in bounded time,
-    /// and what the peer sends is refused.
+    /// Moves the queue pair to the error state: everything outstanding completes as flushed, in
+    /// bounded time, and messages of the peer are refused.
     ///
-    /// What is posted later is flushed too. Linux's Soft-RoCE leaves receives posted later alone
-    /// until this is called again, which is allowed in every state.
+    /// Requests that are posted later are flushed too. Linux's Soft-RoCE leaves receives posted
+    /// later alone until this is called again, which is allowed in every state.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl QueuePair {
     }
 
     /// Goes on sending after a failed request of a queue pair without acknowledgements, SQE to RTS.
-    /// What was flushed has to be posted again.
+    /// Requests that were flushed have to be posted again.
     ///
     /// # Errors
     ///
@@ -187,15 +187,15 @@ impl QueuePair {
         }
     }
 
-    /// Whether the data of a message comes into memory in order, for programs that wait for its
-    /// last byte instead of a completion. Empty where the device promises nothing.
+    /// Returns in which units the data of a message comes into memory in order, for programs that
+    /// wait for its last byte instead of a completion. Empty if the device promises nothing.
     #[doc(alias = "ibv_query_qp_data_in_order")]
     pub fn data_order(&self, arrival: Arrival) -> DataOrder {
         let bits = self.parts.handle.data_in_order(arrival.to_raw());
         DataOrder::from_bits_retain(bits)
     }
 
-    /// What the devices of both ends have agreed on.
+    /// Returns the options that the devices of both ends have agreed on.
     ///
     /// # Errors
     ///

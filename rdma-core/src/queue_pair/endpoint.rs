@@ -1,4 +1,4 @@
-//! What two queue pairs must know of each other.
+//! Addresses and parameters that two queue pairs exchange in order to connect.
 
 use crate::device::{Gid, Mtu};
 use crate::error::{Error, Result};
@@ -18,23 +18,23 @@ pub struct Endpoint {
     pub lid: u16,
     /// The largest path MTU that the port carries.
     pub mtu: Mtu,
-    /// How many RDMA reads and atomics of the peer it takes at once.
+    /// Maximum RDMA reads and atomics of the peer that this queue pair takes at once.
     pub incoming_reads: u8,
-    /// How many RDMA reads and atomics it may have outstanding.
+    /// Maximum outstanding RDMA reads and atomics of this queue pair.
     pub outgoing_reads: u8,
 }
 
 /// The most that fits into the 24 bits of queue pair and packet sequence numbers.
 pub(super) const LOW_24: u32 = 0x00ff_ffff;
 
-/// How errors name it.
+/// Name of an endpoint in errors.
 const WHAT: &str = "endpoint of the peer";
 
 impl Endpoint {
-    /// How many bytes [`Self::to_bytes`] gives.
+    /// Length of the encoding of [`Self::to_bytes`], in bytes.
     pub const ENCODED_LEN: usize = 29;
 
-    /// It as bytes to send, numbers in network byte order.
+    /// Encodes the endpoint, with numbers in network byte order.
     pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
         let mut bytes = [0; Self::ENCODED_LEN];
         bytes[0..4].copy_from_slice(&self.queue_pair.to_be_bytes());
@@ -47,7 +47,7 @@ impl Endpoint {
         bytes
     }
 
-    /// It from the bytes that [`Self::to_bytes`] gave.
+    /// Decodes an endpoint from the bytes that [`Self::to_bytes`] gave.
     ///
     /// # Errors
     ///
@@ -81,8 +81,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Returns a first packet sequence number that a late packet of an earlier connection will not hit, and that another
-    /// process cannot foresee: whoever does not see a connection's packets has to know it to send packets in its name.
+    /// Returns a first packet sequence number that a late packet of an earlier connection will not
+    /// hit, and that another process cannot foresee: a process that cannot see a connection's
+    /// packets needs the number to send packets in its name.
     pub(crate) fn random_packet_sequence() -> u32 {
         ffi::random_word() & LOW_24
     }
@@ -109,7 +110,7 @@ mod tests {
         assert_eq!(Endpoint::from_bytes(&endpoint().to_bytes()), Ok(endpoint()));
     }
 
-    /// The chance that this fails of random numbers is below 2^-60.
+    /// Checks that the numbers look random. The chance that random numbers fail is below 2^-60.
     #[test]
     fn first_sequence_numbers_cannot_be_foreseen() {
         let drawn: Vec<u32> = (0..4096)
@@ -121,7 +122,7 @@ mod tests {
         assert!(adjacent.count() < 8);
         for bit in 0..24 {
             let set = drawn.iter().filter(|&number| number >> bit & 1 == 1);
-            // Half of them, and nine standard deviations more or less.
+            // About half of the numbers have the bit set: nine standard deviations more or less.
             assert!((1760..=2336).contains(&set.count()), "bit {bit}");
         }
     }

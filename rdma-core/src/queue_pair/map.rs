@@ -1,4 +1,4 @@
-//! Finding what belongs to the queue pair of a completion.
+//! A map from the queue pair of a completion to a value of the program.
 
 use std::fmt;
 use std::mem;

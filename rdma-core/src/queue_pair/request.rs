@@ -11,7 +11,7 @@ use crate::ffi::WindowChange;
 use crate::memory::{RemoteMemory, Scatter};
 
 bitflags::bitflags! {
-    /// How a send request is treated (`ibv_send_flags`).
+    /// Flags of a send request (`ibv_send_flags`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct SendFlags: u32 {
         const FENCE = ibv_send_flags::IBV_SEND_FENCE.0;
@@ -74,7 +74,7 @@ pub struct SendRequest<T> {
     keep: KeepAlive,
 }
 
-/// What of a request is neither its memory nor what keeps alive.
+/// The parts of a request other than its memory and the objects that it keeps alive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Description {
     pub(crate) operation: Operation,
@@ -206,7 +206,7 @@ impl<T> SendRequest<T> {
         (self.memory, description, self.keep)
     }
 
-    /// Whether it keeps nothing alive but its memory.
+    /// Returns whether the request keeps nothing alive but its memory.
     #[inline(always)]
     pub(crate) fn is_usual(&self) -> bool {
         matches!(self.keep, KeepAlive::Nothing)
@@ -217,7 +217,7 @@ impl<T> SendRequest<T> {
     pub(crate) fn into_usual(self) -> (T, Description) {
         let (memory, description, keep) = self.into_pieces();
         debug_assert!(matches!(keep, KeepAlive::Nothing));
-        // It has nothing to be dropped, which the compiler does not see.
+        // `Nothing` needs no drop, which the compiler does not see.
         mem::forget(keep);
         (memory, description)
     }
@@ -322,9 +322,9 @@ impl<T: Scatter> SendRequest<T> {
         Self::new(Operation::Read, memory, remote)
     }
 
-    /// Replaces the peer's eight bytes, at a multiple of eight, by `desired` if they are `expected`.
-    /// What they were goes into `memory`, eight bytes, as a number in this host's byte order:
-    /// [`AtomicResult`](crate::AtomicResult) tells it.
+    /// Replaces the peer's eight bytes, at a multiple of eight, by `desired` if they are
+    /// `expected`. Their value from before goes into `memory`, eight bytes, as a number in this
+    /// host's byte order: [`AtomicResult`](crate::AtomicResult) returns it.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[inline]
     pub fn compare_and_swap(memory: T, remote: RemoteMemory, expected: u64, desired: u64) -> Self {

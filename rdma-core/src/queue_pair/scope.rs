@@ -97,7 +97,7 @@ pub struct CompletedRequest<M> {
     /// Its memory. That of a receive begins with the message, of
     /// [`completion.len()`](WorkCompletion::len) bytes.
     pub memory: M,
-    /// What the device tells of it.
+    /// The completion of the request.
     pub completion: WorkCompletion,
 }
 
@@ -163,7 +163,8 @@ impl<'scope, M> PendingRequest<'scope, M> {
         Ok(CompletedRequest { memory, completion })
     }
 
-    /// Whether it has ended, without waiting: [`Self::wait`] then gives the outcome at once.
+    /// Returns whether the request has ended, without waiting: [`Self::wait`] then gives the
+    /// outcome at once.
     ///
     /// # Errors
     ///

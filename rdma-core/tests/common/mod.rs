@@ -17,7 +17,7 @@ use rdma_core::{
     Scatter, SendQueue, SendRequest, WorkCompletion,
 };
 
-/// How long a test waits for what must happen: ample for an emulated machine under load.
+/// Time that a test waits for an event that must happen: ample for an emulated machine under load.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The device under test.
@@ -31,12 +31,14 @@ pub(crate) fn context() -> Context {
     }
 }
 
-/// Whether the device under test is softroce, which has all that a device in software can have.
+/// Returns whether the device under test is softroce, which supports everything that a device in
+/// software can.
 pub(crate) fn is_softroce() -> bool {
     context().device().is_emulated()
 }
 
-/// What the device has; `None` if it says that it does not have it, which softroce never does.
+/// Returns the value; `None` if the device reports that it does not support the operation, which
+/// softroce never does.
 #[track_caller]
 pub(crate) fn where_supported<T, E: Into<Error>>(result: Result<T, E>) -> Option<T> {
     match result.map_err(Into::into) {

@@ -1,21 +1,21 @@
 //! `cargo xtask callgrind`: the instructions of posting and polling over rdma-core, beside those of
 //! the same loop in C.
 //!
-//! Both programs post one request after the other between two queue pairs of their own, on softroce,
-//! by one thread. Each runs twice, the second time with twice as many requests: the difference is
-//! what a request costs, without the program's start. Callgrind counts instructions, so what else
-//! the machine does matters little.
+//! Both programs post one request after the other between two queue pairs of their own, on
+//! softroce, in one thread. Each runs twice, the second time with twice as many requests: the
+//! difference is the cost of the requests, without the program's start. Callgrind counts
+//! instructions, so other load of the machine matters little.
 //!
-//! What counts is what is executed outside of the device: by the program with its crates, and by
-//! the libraries that it calls. The device is the same for both, and what it does in a run depends
-//! on when its own thread wakes up.
+//! Instructions count if they are executed outside of the device: in the program with its crates,
+//! and in the libraries that it calls. The device is the same for both, and its work in a run
+//! depends on when its own thread wakes up.
 //!
-//! So does how often a loop polls in vain, which costs less or more than it does elsewhere, as the
-//! compiler has it. So both programs rest between posting and polling, which does not count, and
-//! find the completion by their first poll: a request is one post and one poll (a message two of
-//! each). A run where that failed for many, because the device's thread got no processor in time, is
-//! done again; what the few polls in vain of another one cost is measured by polling an empty queue,
-//! and taken out.
+//! The number of polls that find nothing depends on that, too, and such a poll costs less or more
+//! than others, as the compiler has it. So both programs rest between posting and polling, which
+//! does not count, and find the completion by their first poll: a request is one post and one poll
+//! (a message two of each). If that failed for many requests, because the device's thread got no
+//! processor in time, the run is repeated. The cost of a few such polls is measured by polling an
+//! empty queue, and subtracted.
 
 mod profile;
 
@@ -49,28 +49,28 @@ const NONE: f64 = 0.05;
 /// Requests of the shorter run. The longer one has twice as many.
 const COUNT: u64 = 2000;
 
-/// How often a request may poll in vain.
+/// Greatest average number of polls per request that find nothing.
 const IN_VAIN: f64 = 0.02;
 
-/// How often a run is tried in which requests poll more often.
+/// Maximum number of tries for a run without more such polls.
 const TRIES: usize = 10;
 
-/// How long a run may take.
+/// Time limit of a run.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What is posted, and how many posts and polls it takes.
+/// Operations to post, and the number of posts and polls that each takes.
 const OPERATIONS: [(&str, u32); 4] = [("send", 2), ("write", 1), ("read", 1), ("atomic", 1)];
 
 /// Polling an empty queue.
 const IDLE: &str = "idle";
 
-/// What every way posts, or those that are not for all requests do.
+/// Operations of the ways that post all of them; those of restricted ways follow.
 const ALL: &[&str] = &["send", "write", "read", "atomic"];
 const ONE_WAY: &[&str] = &["send", "write"];
 const MESSAGES: &[&str] = &["send"];
 
-/// How rdma-core posts, whether there is a goal for it, and what it posts. C posts the same structs
-/// with a flag or an address more, which is next to nothing.
+/// Ways to post of rdma-core, with the flag for those that have a goal, and the operations of each.
+/// C posts the same structs with a flag or an address more, which costs next to nothing.
 const WAYS: [(&str, bool, &[&str]); 8] = [
     ("owned", true, ALL),
     ("scope", true, ALL),
@@ -82,14 +82,14 @@ const WAYS: [(&str, bool, &[&str]); 8] = [
     ("concurrent", false, ALL),
 ];
 
-/// What a request costs.
+/// Cost of a request.
 #[derive(Clone, Debug, Default)]
 struct Cost {
     /// Instructions outside of the device.
     outside: f64,
     /// Instructions of the device.
     device: f64,
-    /// How often it polls.
+    /// Average number of its polls.
     polls: f64,
     /// Calls of libraries other than the device.
     calls: BTreeMap<String, f64>,
@@ -215,7 +215,7 @@ impl Bench {
         Ok(program.canonicalize()?)
     }
 
-    /// What a request costs, which takes so many polls at least.
+    /// Measures the cost of a request, which takes at least `polls` polls.
     fn cost(&self, subject: &Subject, operation: &str, polls: u32) -> anyhow::Result<Cost> {
         let less = self.calm(subject, operation, COUNT, polls)?;
         let more = self.calm(subject, operation, 2 * COUNT, polls)?;

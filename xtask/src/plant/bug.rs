@@ -212,11 +212,11 @@ mod tests {
             };
             let name = test.program.iter().find(|word| !word.starts_with('-'));
             let name = name.unwrap().rsplit("::").next().unwrap();
-            // The names of other characters are made of the commands that such a test runs.
+            // A name with other characters is composed of the command that the test runs.
             if name.contains(|c: char| !c.is_alphanumeric() && c != '_') {
                 continue;
             }
-            // A test is a function, or has its name in a list.
+            // A test is a function, or its name is in a list.
             let texts = [format!("fn {name}("), format!("\"{name}\"")];
             let root = project::root();
             let found = CRATES

@@ -29,7 +29,7 @@ const RUSTFLAGS: &str = "RUSTFLAGS";
 
 /// The outcome of a test.
 pub(super) enum Verdict {
-    /// The test failed; its message, or how it ended.
+    /// The test failed: its message, or the way it ended.
     Caught(String),
     /// The test passed.
     Missed,

@@ -1,5 +1,5 @@
-//! Handshakes: whatever other processes send to the listener, with whatever descriptors, the process goes on, keeps its
-//! limits, and keeps nothing of those who are gone.
+//! Handshakes: for all bytes and descriptors that other processes send to the listener, the process goes on, stays
+//! within its limits, and keeps nothing of processes that are gone.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A peer's tables of queue pairs and memory: whatever is in them, what this process copies stays inside of mappings.
+//! A peer's tables of queue pairs and memory: for all their contents, this process copies only inside of mappings.
 
 #![no_main]
 

@@ -48,7 +48,7 @@ pub(super) struct QueueHandle {
     _counted: Counted,
 }
 
-/// What a completion queue is made with, beside its context.
+/// Parameters of a new completion queue, without its context.
 struct Wanted {
     capacity: u32,
     cq_context: *mut c_void,
@@ -176,7 +176,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     }
     verb(Verb::CreateCq, fail, || {
         let wanted = Wanted {
-            // What is negative is too much.
+            // A negative capacity becomes a number above the limit, which is refused.
             capacity: cqe.cast_unsigned(),
             cq_context,
             channel,
@@ -199,7 +199,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     type Field = ibv_create_cq_wc_flags;
     const FLAGS: u32 = Mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
     const DOMAIN: u32 = Mask::IBV_CQ_INIT_ATTR_MASK_PD.0;
-    /// What completions tell here: no VLAN, no flow tag, no tag matching.
+    /// The fields that completions of this device can have: all but VLAN, flow tag and tag matching.
     const FIELDS: u32 = Field::IBV_WC_EX_WITH_BYTE_LEN.0
         | Field::IBV_WC_EX_WITH_IMM.0
         | Field::IBV_WC_EX_WITH_QP_NUM.0
@@ -209,7 +209,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         | Field::IBV_WC_EX_WITH_DLID_PATH_BITS.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
-    /// Those with a time.
+    /// The fields that need the time of the completion.
     const TIMES: u32 = Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0
         | Field::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0;
     verb(Verb::CreateCq, fail, || {
@@ -373,7 +373,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         // SAFETY: the queue is ours.
         let QueueHandle { queue, nic, .. } = unsafe { &*cq.cast::<QueueHandle>() };
         queue.arm(arming);
-        // Who asks for an event is about to wait for it: from now on packets wake the engine.
+        // A program that arms a queue is about to wait: from now on packets wake the engine.
         nic.watch();
         0
     })
@@ -397,12 +397,12 @@ pub(super) unsafe extern "C" fn poll_cq(
             // SAFETY: the caller has room for `limit` entries.
             let mut count = unsafe { take(queue, limit, wc) };
             if count == 0 {
-                // Who polls does the device's work; what that brings is there at once.
+                // A thread that polls does the device's work, and takes the completions of that work at once.
                 nic.progress();
                 // SAFETY: as before.
                 count = unsafe { take_late(queue, limit, wc) };
                 if count == 0 && limit > 0 && queue.has_overrun() {
-                    // What came before the overrun is taken: the queue cannot be used.
+                    // All completions from before the overrun are taken: the queue can no longer be used.
                     return -libc::EIO;
                 }
             }
@@ -427,10 +427,10 @@ unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) ->
     })
 }
 
-/// The same where nobody is in haste.
+/// [`take`] as a function call: for the slow path of a poll that found nothing at first.
 ///
 /// # Safety
-/// As [`take`].
+/// The caller has room for `limit` work completions at `place`.
 #[inline(never)]
 unsafe fn take_late(queue: &CompletionQueue, limit: usize, place: *mut ibv_wc) -> usize {
     // SAFETY: the caller's promise.

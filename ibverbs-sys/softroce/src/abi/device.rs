@@ -14,7 +14,7 @@ use crate::fault::{Errno, Faults, Verb};
 use crate::nic;
 use crate::spin::Mutex;
 
-/// Whether an object with this context is ours; a device that is not has the real library's contexts.
+/// Returns whether the context is one of this device; contexts of all other devices belong to the real library.
 ///
 /// # Safety
 /// `context` is a context of some verbs library.
@@ -28,7 +28,8 @@ pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }
 
-/// The device of contexts that were open when this process was forked. It is called the same; who opens it opens ours.
+/// Returns the device of contexts that were open when this process was forked. The name is the same, and a program that
+/// opens it opens the process's own device.
 pub(crate) fn of_parent() -> *mut ibv_device {
     OF_PARENT.0.get().cast()
 }
@@ -172,8 +173,8 @@ struct Device {
 #[repr(transparent)]
 struct Shared(UnsafeCell<Device>);
 
-// SAFETY: the names are written once, before anybody is given the device; else nobody writes to it.
-// It is in a cell because C has mutable pointers to it.
+// SAFETY: the names are written once, before any caller gets the device; nothing is written to it afterwards. The cell
+// is there because C has mutable pointers to the device.
 unsafe impl Sync for Shared {}
 
 static DEVICE: Shared = Shared(UnsafeCell::new(NAMELESS));
@@ -205,9 +206,9 @@ fn name_device() {
         let default = Config::default();
         let name = Config::of_process().unwrap_or(&default).device.as_bytes();
         for device in [&DEVICE, &OF_PARENT] {
-            // SAFETY: nobody else writes, and whoever reads got the device after this.
+            // SAFETY: nothing else writes to the device, and readers get the device after this.
             let device = unsafe { &mut (*device.0.get()).public };
-            // One place stays zero behind a name that is too long.
+            // The last byte stays 0, also where the name is too long.
             let length = name.len().min(device.name.len() - 1);
             for (place, byte) in name[..length].iter().enumerate() {
                 device.name[place] = byte.cast_signed();

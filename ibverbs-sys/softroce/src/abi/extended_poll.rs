@@ -138,7 +138,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     }
 }
 
-/// What `read` finds in the entry; nothing is a zero.
+/// Returns the result of `read` for the current entry, or the default value if there is no entry.
 ///
 /// # Safety
 /// The caller has begun an iteration of a queue of ours.

@@ -30,7 +30,7 @@ bitflags! {
 }
 
 impl Operations {
-    /// Whether queue pairs of this service have them all: the table of `ibv_wr_post(3)`.
+    /// Returns whether queue pairs of this service support all of these operations: the table of `ibv_wr_post(3)`.
     pub(super) fn fit(self, service: Service) -> bool {
         let datagrams = Self::SEND | Self::SEND_WITH_IMMEDIATE;
         match service {
@@ -82,10 +82,10 @@ impl Later {
     }
 }
 
-/// Runs the body of a function that gives no answer, with what hangs on the queue pair.
+/// Runs the body of a function that gives no answer, with this crate's state of the queue pair.
 ///
 /// # Safety
-/// The queue pair is ours, and not destroyed meanwhile.
+/// `qp` must be a queue pair of this device, and the caller must not destroy it meanwhile.
 unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&Object)) {
     // SAFETY: the caller's promise; an extended queue pair begins with the plain one.
     if unsafe { is_inherited(qp) } {
@@ -95,10 +95,10 @@ unsafe fn with(qp: *mut ibv_qp_ex, body: impl FnOnce(&Object)) {
     guard((), || body(unsafe { object(qp.cast()) }));
 }
 
-/// Returns whether a queue pair was there when this process was forked.
+/// Returns whether a queue pair existed when this process was forked.
 ///
 /// # Safety
-/// As [`with`] says.
+/// `qp` must be a queue pair of this device, and the caller must not destroy it meanwhile.
 unsafe fn is_inherited(qp: *mut ibv_qp_ex) -> bool {
     // SAFETY: the caller's promise; an extended queue pair begins with the plain one.
     unsafe { fork::is_inherited((*qp).qp_base.context) }
@@ -107,7 +107,7 @@ unsafe fn is_inherited(qp: *mut ibv_qp_ex) -> bool {
 /// Begins a request.
 ///
 /// # Safety
-/// As [`with`] says.
+/// `qp` must be a queue pair of this device, and the caller must not destroy it meanwhile.
 unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -119,10 +119,10 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
     }
 }
 
-/// Begins one that the device does not have.
+/// Begins a request with an operation that the device does not support.
 ///
 /// # Safety
-/// As [`with`] says.
+/// `qp` must be a queue pair of this device, and the caller must not destroy it meanwhile.
 unsafe fn refuse(qp: *mut ibv_qp_ex) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -253,7 +253,8 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _: u32, _: u64, _: *con
     unsafe { refuse(qp) };
 }
 
-/// What newer headers have: further arguments, whatever they are, are the caller's to clear away.
+/// Refuses an operation of a later version of verbs. C leaves it to the caller to remove the arguments, so their number
+/// does not matter.
 unsafe extern "C" fn wr_unknown(qp: *mut ibv_qp_ex) {
     // SAFETY: only queue pairs of ours have this function.
     unsafe { refuse(qp) };

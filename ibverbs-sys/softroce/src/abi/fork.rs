@@ -1,18 +1,18 @@
 //! The device in a child of `fork`.
 //!
-//! A child has nothing of its parent's device. Its engine thread stayed with the parent, locks may be held by threads
-//! that the child does not have, and what it would send would come from its parent's address. So the child's handler
-//! closes all descriptors that it has inherited, and leaves the device and its objects alone; memory that the device
-//! shares with peers is not mapped in the child at all (`MADV_DONTFORK`). The child may open the device: it gets an
-//! address, memory and an engine thread of its own.
+//! A child has nothing of its parent's device. The engine's thread stayed with the parent, locks may be held by threads
+//! that the child does not have, and packets of the child would come from its parent's address. So the child's handler
+//! closes all descriptors that the child has inherited, and leaves the device and its objects alone; memory that the
+//! device shares with peers is not mapped in the child at all (`MADV_DONTFORK`). The child may open the device: then it
+//! gets an address, memory and an engine thread of its own.
 //!
-//! Objects that were inherited answer `EIO`, as the kernel's do when their device is gone: every open context gets
-//! functions that refuse, and says that it is of another device, so that this costs nothing where nobody forked.
-//! Nothing of them is freed.
+//! Objects that were inherited answer `EIO`, as objects of a kernel device do when the device is gone. The handler
+//! gives every open context functions that refuse, and marks it as a context of another device, so a process that never
+//! forks pays nothing for this. The inherited objects are never freed.
 //!
-//! `ibv_fork_init(3)` asks programs to call it before they fork, for the sake of devices that write to the pages of a
-//! process. This one does not: threads of the process copy from and to its memory, so after a `fork` the kernel copies
-//! pages before they are written, as for any thread.
+//! `ibv_fork_init(3)` asks programs to call it before they fork, for devices that write to the pages of a process. This
+//! device does not write to pages: threads of the process copy from and to its memory, so after a `fork` the kernel
+//! copies pages before they are written, as for any thread.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,15 +24,15 @@ use super::real::call;
 use super::{buffer, device, open, xrc};
 use crate::{census, counters, descriptor, fault, memory, nic, same_host};
 
-/// Has a child of `fork` find no device, from now on.
+/// Registers the handlers for `fork`: from now on a child of `fork` has no device of its parent's.
 ///
-/// Called when the device is used for the first time. A child forked before has nothing to leave alone.
+/// Called when the device is used for the first time. A child forked before that has nothing to leave alone.
 pub(crate) fn watch() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: the child's handler stores to memory and closes descriptors, which is allowed in a child of a
-        // threaded process; the others wait for other threads' system calls. A library that holds them is never
-        // unloaded, since the engine thread runs its code.
+        // threaded process; the other handlers wait for system calls of other threads. The library with these handlers
+        // is never unloaded, since the engine thread runs its code.
         unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
     });
 }
@@ -43,11 +43,12 @@ pub(crate) fn watch() {
 /// `context` must be a context of some verbs library.
 #[inline]
 pub(crate) unsafe fn is_inherited(context: *const ibv_context) -> bool {
-    // SAFETY: the caller's promise; the field is written by the thread that forks alone, before it goes on.
+    // SAFETY: the caller's promise; only the thread that forks writes the field, before the child goes on.
     IS_CHILD.load(Ordering::Relaxed) && unsafe { (*context).device == device::of_parent() }
 }
 
-/// Whether this process was forked with the device open: looked at first, as it is in memory that is never written.
+/// Set in a child that was forked while the device was open. It is tested first, as it is in memory that is never
+/// written.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn prepare() {
@@ -72,20 +73,20 @@ extern "C" fn in_child() {
     same_host::forget();
     buffer::forget();
     xrc::forget();
-    // Last: from here on other threads of the child, which there may be by now, open files.
+    // This is the last step: from here on other threads of the child may open files, if it has any by now.
     descriptor::after_fork_in_child();
-    // SAFETY: `prepare` ran before, in the thread that this one is a copy of.
+    // SAFETY: `prepare` ran before the fork, in the thread that this thread is a copy of.
     unsafe { device::after_fork() };
 }
 
-/// Prepares the memory of real devices for a `fork`. Ours needs nothing.
+/// Prepares the memory of real devices for a `fork`. This device needs no preparation.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_fork_init() -> c_int {
     // SAFETY: there are no arguments.
     unsafe { call!(ibv_fork_init() else 0) }
 }
 
-/// Whether [`ibv_fork_init`] was called, or need not be.
+/// Returns whether [`ibv_fork_init`] was called or is not needed.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
     // SAFETY: there are no arguments.

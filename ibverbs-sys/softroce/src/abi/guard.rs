@@ -42,12 +42,12 @@ pub(crate) fn fail<T>(errno: c_int) -> *mut T {
 
 /// Runs `body` as [`guard`] does, for functions that return an errno.
 pub(crate) fn catch<T>(failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> T) -> T {
-    // What a panic leaves behind is never used as if it were whole: the device says that it failed,
-    // and locks open.
+    // State that a panic has left inconsistent is never used as if it were consistent: the device reports that it
+    // failed, and its locks open.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer,
         Err(panic) => {
-            // What is said of it must not panic out of here either.
+            // Reporting the panic must not let another one out of this function.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 Nic::opened().is_some_and(|nic| nic.panicked(&*panic))
             }));

@@ -8,25 +8,26 @@ use libc::{c_int, c_void};
 
 use super::{device, fail};
 
-/// A function that C calls with whatever arguments: they are the caller's to clear away.
+/// A function that C calls with any arguments. C leaves it to the caller to remove them, so their number does not
+/// matter.
 type Any<T> = unsafe extern "C" fn() -> T;
 
 const NUMBER: Any<c_int> = number;
 const NEGATIVE: Any<c_int> = negative;
 const POINTER: Any<*mut c_void> = pointer;
 
-/// Puts functions that refuse in the place of all that act on an object, and says that the context is of another
-/// device. Makes stores alone.
+/// Replaces all functions of a context that act on objects by functions that refuse, and marks the context as one of
+/// another device. Only stores to memory.
 ///
 /// # Safety
-/// `context` must be an open context of this device, in a child of `fork` of which no other thread runs.
+/// `context` must be an open context of this device, in a child of `fork` in which no other thread runs.
 #[expect(
     clippy::missing_transmute_annotations,
     reason = "each place has a type of its own, which says what the function becomes"
 )]
 pub(super) unsafe fn refuse(context: *mut verbs_context) {
-    // SAFETY: the caller's promise. Each function is called by its own type, of which these need no argument and
-    // have the answer: a number, or a pointer.
+    // SAFETY: the caller's promise. C calls each function by its own type; the functions stored here read no arguments,
+    // and return an answer of that type: a number, or a pointer.
     unsafe {
         let table = &mut *context;
         macro_rules! refuse {
@@ -52,7 +53,7 @@ pub(super) unsafe fn refuse(context: *mut verbs_context) {
         operations.post_recv = Some(post_recv);
         operations.post_srq_recv = Some(post_srq_recv);
         table.context.device = device::of_parent();
-        // Closed, and perhaps another file's soon.
+        // The descriptor is closed, and its number may soon be another file's.
         table.context.async_fd = -1;
     }
 }

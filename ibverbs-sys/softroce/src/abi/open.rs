@@ -22,19 +22,20 @@ struct OpenDevice {
     public: verbs_context,
     context: Arc<Context>,
     nic: Arc<Nic>,
-    /// The one that was opened before it and is not closed.
+    /// The device opened before this one that is still open.
     next: *mut OpenDevice,
     _counted: Counted,
 }
 
-/// The open devices, the last one first. Changed by threads that have an [`Opening`], so it is whole at a `fork`.
+/// The open devices, the last one first. The list is changed only by threads that hold an [`Opening`], so no change is
+/// unfinished at a `fork`.
 static LAST: AtomicPtr<OpenDevice> = AtomicPtr::new(ptr::null_mut());
 
-/// Has all contexts that were inherited refuse what they are asked for, in a child of `fork`.
+/// Makes all contexts that were inherited refuse every request, in a child of `fork`.
 pub(super) fn refuse_all() {
     let mut open = LAST.swap(ptr::null_mut(), Ordering::Relaxed);
     while !open.is_null() {
-        // SAFETY: open devices are there until they are taken off the list, and no other thread runs.
+        // SAFETY: an open device is valid until it is taken off the list, and no other thread runs.
         unsafe {
             inherited::refuse(&raw mut (*open).public);
             open = (*open).next;
@@ -45,7 +46,7 @@ pub(super) fn refuse_all() {
 /// Puts an open device on the list.
 fn note(open: *mut OpenDevice) {
     let _opening = Opening::begin();
-    // SAFETY: it was just made, and nobody else has it.
+    // SAFETY: the open device was just made, and no other thread knows it.
     unsafe { (*open).next = LAST.load(Ordering::Relaxed) };
     LAST.store(open, Ordering::Relaxed);
 }
@@ -54,7 +55,7 @@ fn note(open: *mut OpenDevice) {
 fn leave(open: *mut OpenDevice) {
     let _opening = Opening::begin();
     let mut at = LAST.load(Ordering::Relaxed);
-    // SAFETY: what is on the list is there, and nobody else changes the list.
+    // SAFETY: devices on the list are valid, and no other thread changes the list.
     unsafe {
         if at == open {
             return LAST.store((*open).next, Ordering::Relaxed);
@@ -68,7 +69,7 @@ fn leave(open: *mut OpenDevice) {
     }
 }
 
-/// What hangs on a context of ours.
+/// Returns this crate's state of a context of this device.
 ///
 /// # Safety
 /// `context` is ours, and not closed while the reference is used.

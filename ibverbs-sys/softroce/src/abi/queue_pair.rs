@@ -35,7 +35,7 @@ pub(super) struct Object {
     nic: Arc<Nic>,
     handle: Handle,
     batch: Batch,
-    /// It was made for the functions of [`ibv_qp_ex`].
+    /// Set for queue pairs that were made for the functions of [`ibv_qp_ex`].
     extended: bool,
     /// The XRC domain that it was opened by.
     _xrc: Option<Held<XrcDomain>>,
@@ -55,7 +55,7 @@ impl Object {
         &self.batch
     }
 
-    /// What the program set for the next request of a batch: its number and its flags.
+    /// Returns the number and the flags that the program set for the next request of a batch.
     pub(super) fn next(&self) -> (u64, u32) {
         let public = self.public.get().cast_const();
         // SAFETY: the fields are there as long as the object, and their owner is in one of our functions.
@@ -63,7 +63,7 @@ impl Object {
     }
 }
 
-/// What hangs on a queue pair of ours.
+/// Returns this crate's state of a queue pair of this device.
 ///
 /// # Safety
 /// `qp` is ours, and not destroyed while the reference is used.
@@ -241,7 +241,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             return libc::EIO;
         }
         if ends {
-            // What was received is acknowledged, as when a queue pair is destroyed.
+            // Everything received so far is acknowledged, as at the destruction of a queue pair.
             object.nic.transmit(&object.queue_pair);
         }
         match object.queue_pair.modify(&wanted) {
@@ -365,7 +365,7 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     guard(libc::EIO, || libc::EOPNOTSUPP)
 }
 
-/// What is asked for, whichever function was called.
+/// Parameters of a new queue pair, the same for every function that makes queue pairs.
 struct Wanted {
     context: *mut ibv_context,
     pd: *mut ibv_pd,
@@ -427,10 +427,11 @@ unsafe fn checked(
     }
 }
 
-/// Makes a queue pair, and tells what it can do.
+/// Makes a queue pair, and stores its capabilities in `capabilities`.
 ///
 /// # Safety
-/// The context is ours, and the objects that are wanted are not destroyed meanwhile.
+/// The context must be one of this device, and the caller must not destroy the objects that the queue pair is to use
+/// meanwhile.
 unsafe fn make(wanted: Wanted, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *mut ibv_qp {
     // SAFETY: the caller's promise.
     let made = unsafe {
@@ -448,7 +449,8 @@ unsafe fn make(wanted: Wanted, capabilities: &mut ibverbs_sys::ibv_qp_cap) -> *m
 }
 
 /// # Safety
-/// As [`make`] says.
+/// The context must be one of this device, and the caller must not destroy the objects that the queue pair is to use
+/// meanwhile.
 unsafe fn create(
     wanted: &Wanted,
     nic: &Arc<Nic>,
@@ -494,7 +496,8 @@ unsafe fn create(
     })
 }
 
-/// What hangs on an object that the queue pair shall use, if it is given and of this context.
+/// Returns this crate's state of an object that the new queue pair is to use, if the caller gave one. Refuses objects
+/// of other contexts.
 ///
 /// # Safety
 /// The object is null, or one that begins with its context and of which `inner` takes those that are ours.

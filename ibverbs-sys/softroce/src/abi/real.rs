@@ -1,9 +1,9 @@
-//! The real library. It stays in use for the devices that are not ours, and for the functions that
-//! have nothing to do with a device.
+//! The real library. It stays in use for the devices of other drivers, and for the functions that have nothing to do
+//! with a device.
 //!
-//! It is opened by its name: `RTLD_NEXT` finds nothing where the linker dropped the library as
-//! unneeded, and finds another copy of ourselves where we are linked and preloaded at once. A symbol
-//! is then looked up in that library alone, so the answer is never one of ours.
+//! The library is opened by its name: `RTLD_NEXT` finds nothing where the linker dropped the library as unneeded, and
+//! finds another copy of this crate where a program links it and preloads it. Symbols are looked up in that library
+//! alone, so a look-up never finds a function of this crate.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
@@ -49,7 +49,7 @@ impl Symbol {
 
 const MISSING: *mut c_void = ptr::without_provenance_mut(1);
 
-/// Whether there is a real library that has the symbol.
+/// Returns whether there is a real library that has the symbol.
 pub(crate) fn has(name: &CStr) -> bool {
     look_up(name).is_some()
 }
@@ -85,7 +85,7 @@ impl Inside {
         Self(PhantomData)
     }
 
-    /// Whether the calling thread is inside.
+    /// Returns whether the calling thread is inside the real library.
     pub(crate) fn is() -> bool {
         DEPTH.get() > 0
     }
@@ -101,13 +101,13 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What a function answers that can do nothing with an object, such as one that is not ours where there is no real
-/// library that knows the function.
+/// Answer of a function that can do nothing with an object. One reason is an object of another driver, where no real
+/// library knows the function.
 pub(crate) trait Missing: Sized {
-    /// The answer that says an errno.
+    /// Returns the answer for an errno.
     fn failed(errno: c_int) -> Self;
 
-    /// The answer that it is not supported.
+    /// Returns the answer for an operation that is not supported.
     fn missing() -> Self {
         Self::failed(libc::EOPNOTSUPP)
     }
@@ -197,9 +197,9 @@ macro_rules! argument {
 }
 pub(crate) use argument;
 
-/// Returns the real library's answer unless the context is ours, or was in the process that this one was forked from:
-/// `forward!((*qp).context, ibv_query_qp(qp, attr, mask, init))`. What is not supported for want of a
-/// library may stand behind `else`, where it is not what [`Missing`] says.
+/// Returns the real library's answer from the calling function, unless the context is of this device or of the device
+/// of the process that this one was forked from: `forward!((*qp).context, ibv_query_qp(qp, attr, mask, init))`. If
+/// there is no real library, the answer is that of [`Missing`], or the one behind `else`.
 macro_rules! forward {
     ($context:expr, $name:ident($($argument:expr),* $(,)?) $(else $missing:expr)?) => {
         if !$crate::abi::is_ours($context) {
@@ -212,7 +212,7 @@ macro_rules! forward {
 }
 pub(crate) use forward;
 
-/// What a function answers for an object that a child of `fork` has inherited: `EIO`, in its own way.
+/// Answer of a function for an object that a child of `fork` has inherited: `EIO`, in the function's own way.
 macro_rules! refused {
     () => {
         $crate::abi::real::Missing::failed(::libc::EIO)

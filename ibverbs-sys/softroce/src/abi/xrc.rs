@@ -26,7 +26,7 @@ pub(super) fn forget() {
     DOMAINS.forget();
 }
 
-/// What hangs on an XRC domain of ours.
+/// Returns this crate's state of an XRC domain of this device.
 ///
 /// # Safety
 /// `xrcd` is ours, and not closed while the reference is used.

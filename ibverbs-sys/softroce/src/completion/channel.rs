@@ -15,7 +15,7 @@ use crate::same_host::Bell;
 #[derive(Debug)]
 pub struct CompletionChannel {
     events: EventQueue<Arc<Element>, Waking>,
-    /// The number that the program knows, which this does not use.
+    /// The descriptor with the number that the program knows; the device does not use it.
     public: Descriptor,
     usage: Usage,
 }
@@ -57,12 +57,12 @@ impl CompletionChannel {
         }))
     }
 
-    /// The number that the program waits at.
+    /// Returns the number of the descriptor that the program waits at.
     pub(crate) fn number(&self) -> RawFd {
         self.public.as_raw_fd()
     }
 
-    /// What peers wake with who waits here.
+    /// Returns the bell with which peers wake a thread that waits at this channel. `None`: peers cannot ring it.
     pub(crate) fn bell(&self) -> Option<&Bell> {
         match self.events.descriptor() {
             Waking::Own(_) => None,
@@ -70,7 +70,7 @@ impl CompletionChannel {
         }
     }
 
-    /// Whether the program has set the descriptor so that nobody waits at it.
+    /// Returns whether the program has made the descriptor non-blocking, so that no thread waits in a read of it.
     pub(crate) fn is_non_blocking(&self) -> bool {
         fcntl_getfl(self).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
     }

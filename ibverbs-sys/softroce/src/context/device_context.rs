@@ -13,7 +13,7 @@ use crate::descriptor::Descriptor;
 #[derive(Debug)]
 pub struct Context {
     events: EventQueue<AsyncEvent>,
-    /// The number that the program knows, which this does not use.
+    /// The descriptor with the number that the program knows; the device does not use it.
     public: Descriptor,
     /// The elements of events that were fetched and not acknowledged, once for each.
     fetched: Mutex<Vec<Arc<Element>>>,
@@ -22,13 +22,13 @@ pub struct Context {
 /// An asynchronous event (IBTA 11.6.3).
 #[derive(Clone, Debug)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// Type of the event.
     pub kind: ibv_event_type,
     /// To what.
     pub subject: Subject,
 }
 
-/// What an asynchronous event is about.
+/// Object, port or device that an asynchronous event is about.
 #[derive(Clone, Debug)]
 pub enum Subject {
     /// A queue pair, a completion queue or a shared receive queue.
@@ -50,7 +50,7 @@ impl Context {
         }))
     }
 
-    /// The number that the program waits at.
+    /// Returns the number of the descriptor that the program waits at.
     pub(crate) fn number(&self) -> RawFd {
         self.public.as_raw_fd()
     }
@@ -115,7 +115,7 @@ impl Context {
 }
 
 impl AsFd for Context {
-    /// What becomes readable when there is an event: `async_fd`.
+    /// Returns the descriptor that becomes readable when there is an event: `async_fd`.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }

@@ -58,7 +58,7 @@ impl<T, D: AsFd> EventQueue<T, D> {
             return;
         }
         pending.push_back(event);
-        // Where the program has closed the descriptor, the event can still be fetched.
+        // If the program has closed the descriptor, the event can still be fetched.
         descriptor::count_up(self.descriptor.as_fd());
     }
 
@@ -80,8 +80,8 @@ impl<T, D: AsFd> EventQueue<T, D> {
     pub fn try_take(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         let mut pending = self.pending.lock();
         let event = fetch(&mut pending, element_of)?;
-        // Under the lock. A waiting thread may have brought the counter down for this event, found none, and sleep
-        // again: then the next count is that of an event that is queued later.
+        // This happens under the lock. A waiting thread may have brought the counter down for this event, found none,
+        // and gone to sleep again: then the next count is that of an event that is queued later.
         count_down(self.descriptor.as_fd());
         Some(event)
     }
@@ -288,7 +288,7 @@ mod tests {
         assert!(fetched.into_iter().eq(0..EVENTS));
     }
 
-    /// A descriptor that runs something each time that the queue uses it.
+    /// A descriptor that runs a function each time that the queue uses it.
     struct Watched<F: Fn(BorrowedFd<'_>)>(OwnedFd, F);
 
     impl<F: Fn(BorrowedFd<'_>)> AsFd for Watched<F> {
@@ -298,8 +298,8 @@ mod tests {
         }
     }
 
-    /// A thread that reads the descriptor in vain, and an event that is queued then, between the steps of another
-    /// thread that fetches an event: the later event stays behind a descriptor that is readable.
+    /// While a thread fetches an event, another one reads the descriptor in vain and a later event is queued. Checks
+    /// that the later event stays behind a descriptor that is readable.
     #[test]
     fn a_fetch_does_not_take_the_count_of_a_later_event() {
         type Hook = Box<dyn Fn(BorrowedFd<'_>)>;
@@ -312,7 +312,8 @@ mod tests {
         let hook: Hook = Box::new(move |descriptor| {
             let queue = of_hook.get().and_then(Weak::upgrade);
             let queue = queue.filter(|_| while_fetching.get());
-            // Only when the first event was taken out of the queue, and another thread could have the lock.
+            // This may happen only after the first event was taken out of the queue, if another thread could get the
+            // lock.
             let Some(queue) = queue.filter(|queue| {
                 queue
                     .pending
@@ -334,7 +335,7 @@ mod tests {
         is_fetching.set(true);
         assert_eq!(queue.try_take(of).unwrap().0, 1);
         is_fetching.set(false);
-        // The later event, where the steps could be interleaved; else there is none.
+        // The later event is left if the steps could be interleaved; otherwise there is none.
         let is_left = !queue.pending.lock().is_empty();
         let mut descriptors = [PollFd::new(&*queue, PollFlags::IN)];
         let is_readable = poll(&mut descriptors, Some(&Timespec::default())).unwrap() == 1;

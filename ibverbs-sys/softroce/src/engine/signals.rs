@@ -1,18 +1,18 @@
-//! Signals of the process, which the engine's thread shall not get: a handler of the program's must not run in a thread
-//! that the program does not know. Faults of the thread itself are no such signals: where they are blocked, the kernel
-//! ends the program.
+//! Signals of the process, which the engine's thread must not get: a handler of the program must not run in a thread
+//! that the program does not know. Signals for faults of the thread itself are not blocked: if they were, a fault would
+//! end the program.
 
 use std::io;
 use std::mem;
 use std::ptr;
 use std::thread;
 
-/// Starts a thread of the device, with a name of at most 15 bytes. It gets no signals of the process.
+/// Starts a thread of the device, with a name of at most 15 bytes. The thread gets no signals of the process.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     blocked(|| thread::Builder::new().name(name.to_owned()).spawn(body)).map(drop)
 }
 
-/// Runs `body` with all signals blocked but those of faults in memory; threads that it starts inherit that.
+/// Runs `body` with all signals blocked except those for memory faults. Threads that it starts inherit this.
 fn blocked<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: a set of signals is plain bits, and both are valid for the calls.
     let before = unsafe {

@@ -11,7 +11,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::descriptor::{self, Descriptor, Opening};
 use crate::proto::Time;
 
-/// How much too late a timer may be for not waking the engine that sleeps until a later one.
+/// Delay of a timer, in nanoseconds, that is accepted where the engine sleeps until a later one: it is not woken for
+/// less.
 const TOLERANCE: u64 = 1_000_000;
 
 /// Interval at which the engine checks its timers when no descriptor can wake the thread.
@@ -23,9 +24,9 @@ pub(crate) struct Sleeper {
     /// Until when the engine sleeps if nothing happens, in nanoseconds; 0: it is awake.
     until: AtomicU64,
     bell: Descriptor,
-    /// Both ends of a pipe. A thread that sleeps at the first is woken when both are closed.
+    /// Both ends of a pipe. A thread that sleeps at the first end is woken when both are closed.
     ends: [Descriptor; 2],
-    /// A descriptor of these was found to be closed.
+    /// Set after one of these descriptors was found to be closed.
     has_lost: AtomicBool,
 }
 
@@ -43,7 +44,7 @@ impl Sleeper {
         })
     }
 
-    /// What others may ring it with.
+    /// Returns a descriptor with which others can ring the engine.
     pub(crate) fn bell(&self) -> io::Result<Descriptor> {
         self.bell.try_clone()
     }
@@ -101,12 +102,12 @@ impl Sleeper {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Returns whether the program has closed what the engine sleeps at.
+    /// Returns whether the program has closed a descriptor that the engine sleeps at.
     pub(super) fn has_lost(&self) -> bool {
         self.has_lost.load(Ordering::Relaxed)
     }
 
-    /// Sleeps for a while where there is nothing that could wake the caller.
+    /// Sleeps for a while when nothing can wake the caller.
     pub(super) fn rest(&self) {
         thread::sleep(REST);
     }
@@ -117,8 +118,8 @@ impl Sleeper {
             PollFd::from_borrowed_fd(watched, PollFlags::IN),
             PollFd::new(&self.ends[0], PollFlags::empty()),
         ];
-        // It fails by a signal, which the engine's thread has blocked, or for want of memory: then all is looked after
-        // and it is tried again.
+        // `poll` fails on a signal, which the engine's thread has blocked, or if there is no memory: then the engine
+        // looks after everything and tries again.
         if poll(&mut descriptors, timeout).is_err() {
             return;
         }

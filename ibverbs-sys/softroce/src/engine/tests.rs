@@ -168,7 +168,7 @@ fn no_timer_is_lost_whoever_notes_it_when() {
                 for round in 0..ROUNDS {
                     let key = thread * 8 + round % 8;
                     let alarm = &device.alarms[key as usize];
-                    // One is noted again only when it was called.
+                    // An alarm is noted again only after it was called.
                     device.until("a timer was lost", || !alarm.is_noted());
                     device.note(key, Duration::from_micros(u64::from(round * 37 % 200)));
                 }
@@ -197,7 +197,8 @@ fn it_leaves_packets_to_one_who_polls_until_a_program_goes_to_sleep() {
     device.polled.store(1, Ordering::SeqCst);
     let mut sent = 0;
     device.until("it does not go away", || {
-        // One after the other: a thread that is not let run leaves a full socket, which drops.
+        // Sends one packet after the other: if the engine's thread gets no processor, its socket fills up and drops
+        // packets.
         if device.fetched.load(Ordering::SeqCst) == sent {
             device.send();
             sent += 1;

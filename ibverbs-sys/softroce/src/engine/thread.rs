@@ -17,20 +17,21 @@ use crate::descriptor;
 use crate::net::Endpoints;
 use crate::proto::Time;
 
-/// How many batches of packets the engine fetches before it considers whether it should.
+/// Batches of packets that the engine fetches before it decides again how to wait.
 const BATCHES: usize = 16;
 
 /// So many packets at a look are the middle of a transfer: more of them are about to come.
 const BULK: usize = 16;
 
-/// How long the engine stays awake after such a look. To sleep and to be woken takes about as long, and the sender, who wakes
-/// it, pays a part of that.
+/// Time that the engine stays awake after it found so many packets. Falling asleep and being woken takes about as long,
+/// and a part of that is at the cost of the sender, which wakes the engine.
 const AWAKE: Duration = Duration::from_micros(30);
 
-/// How long one who has packets in hand may take, before the engine looks whether timers that are due ran.
+/// Time that another thread which is fetching packets may take, before the engine checks that the timers that are due
+/// ran.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// What the engine drives.
+/// The device, as the engine drives it.
 pub(crate) trait Device: Send + Sync + 'static {
     /// Fetches one batch of the packets that are there, answers them, and runs the timers that are due. Where another
     /// thread is fetching, that one will look again after it has let go.
@@ -39,13 +40,14 @@ pub(crate) trait Device: Send + Sync + 'static {
     /// When somebody last polled and found the device's work to be his; none: never.
     fn polled(&self) -> Option<Time>;
 
-    /// What packets come by, now.
+    /// Returns the sockets that packets come by now.
     fn endpoints(&self) -> Arc<Endpoints>;
 
     /// Looks after what else [`heard`](Self::heard) tells of.
     fn attend(&self) {}
 
-    /// What is readable when there is something to [attend](Self::attend) to; always the same.
+    /// Returns the descriptor that is readable when there is something to [attend](Self::attend) to; always the same
+    /// one.
     fn heard(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -56,22 +58,22 @@ pub(crate) trait Device: Send + Sync + 'static {
         true
     }
 
-    /// It is awake.
+    /// Notes that the engine is awake.
     fn wake_up(&self) {}
 
     /// Runs the timers that are due, and nothing else.
     fn run_due(&self);
 
-    /// The engine panicked. Returns whether it may go on.
+    /// Reports a panic of the engine to the device. Returns whether the engine may go on.
     fn panicked(&self, panic: &(dyn Any + Send)) -> bool;
 }
 
-/// What a look at the network found.
+/// Result of a look at the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// Somebody else is looking, and will look again.
     Contended,
-    /// It is done.
+    /// The look is done.
     Done {
         /// Packets that were fetched; none: there were no more.
         fetched: usize,
@@ -88,11 +90,11 @@ pub(crate) struct Engine {
 struct Shared {
     timers: Arc<Timers>,
     stop: AtomicBool,
-    /// How often a program said that it is about to sleep.
+    /// Number of times that a program said that it is about to sleep.
     armed: AtomicU64,
     /// The engine does not watch the sockets.
     away: AtomicBool,
-    /// How often the engine went around, for tests of how little it does.
+    /// Number of times that the engine went around its loop, for tests of how seldom it runs.
     rounds: AtomicU64,
 }
 
@@ -121,13 +123,14 @@ impl Engine {
         }
     }
 
-    /// How often the engine woke up and went to sleep again.
+    /// Returns the number of times that the engine woke up and went to sleep again.
     #[cfg(test)]
     pub(super) fn rounds(&self) -> u64 {
         self.shared.rounds.load(Ordering::SeqCst)
     }
 
-    /// Whether it leaves the sockets to others, and looks at intervals whether they are there.
+    /// Returns whether the engine leaves the sockets to polling threads, and checks at intervals that there still are
+    /// some.
     pub(crate) fn is_away(&self) -> bool {
         self.shared.away.load(Ordering::SeqCst)
     }
@@ -136,16 +139,16 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        // It may be the engine's thread that drops the device, so it is not waited for.
+        // The engine's own thread may be the one that drops the device, so it is not waited for.
         self.shared.timers.sleeper().ring();
     }
 }
 
 impl Shared {
-    /// Runs until the device is gone. After a panic the device has failed, and the thread goes on for
-    /// timers, such as those of completion events that are held back. A second panic ends it.
+    /// Runs until the device is gone. After a panic the device has failed, and the thread goes on for timers, such as
+    /// those of completion events that are held back. A second panic ends the thread.
     fn drive<D: Device>(&self, device: &Weak<D>, mut watch: Watch) {
-        // Whoever uses what the panic left behind finds a device that has failed.
+        // Code that uses state which the panic has left inconsistent finds a device that has failed.
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(device, &mut watch))) {
             let device = device.upgrade();
             if !device.is_some_and(|device| device.panicked(&*panic)) {
@@ -173,7 +176,7 @@ impl Shared {
                 descriptor::check_all();
             }
             if descriptor::has_lost() {
-                // The numbers may be those of files of the program.
+                // The numbers of the sockets may now be those of files of the program.
                 device_now.run_due();
                 drop(device_now);
                 self.timers.sleeper().rest();
@@ -181,7 +184,7 @@ impl Shared {
             }
             let armed_before = armed;
             armed = self.armed.load(Ordering::SeqCst);
-            // What comes from here on is told again by the next sleep.
+            // Packets that come from here on end the next sleep at once.
             let woken = watch.take();
             device_now.attend();
             let (packets, look) = look(&*device_now);
@@ -200,7 +203,8 @@ impl Shared {
                 armed: armed != armed_before,
                 polled: polled.map(|polled| now - polled),
             });
-            // Who is at it goes on, once he runs: perhaps on this processor, which is to be left to him then.
+            // Another thread is fetching and will go on when it gets a processor. That may be this one, so it is left
+            // to that thread.
             let wait = match wait {
                 Wait::Watch if look == Look::Contended => Wait::Leave(PAUSE),
                 wait => wait,
@@ -223,7 +227,7 @@ impl Shared {
                 Look::Contended => now + PAUSE,
                 Look::Done { .. } => now,
             };
-            // Who looks in at intervals need not be woken.
+            // An engine that wakes up at intervals need not be woken.
             let device_of_sleep = (wait == Wait::Watch).then_some(device);
             self.sleep(interval, now, least, armed, watch, device_of_sleep);
             if let Some(device) = device_of_sleep.and_then(Weak::upgrade) {

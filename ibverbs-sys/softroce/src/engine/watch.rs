@@ -43,7 +43,7 @@ impl Watch {
             return true;
         }
         if known.is_none_or(|known| !Arc::ptr_eq(known, endpoints)) {
-            // One that was not added is not there to be deleted.
+            // A socket that could not be added need not be deleted.
             for socket in known.iter().flat_map(|known| known.sockets()) {
                 let _ = epoll::delete(&self.epoll, socket);
             }
@@ -73,7 +73,7 @@ impl Watch {
         refused == 0
     }
 
-    /// Whether packets came since the last time.
+    /// Returns whether packets came since the last call.
     pub(super) fn take(&self) -> bool {
         let mut events = [MaybeUninit::uninit(); 8];
         let now = Timespec {

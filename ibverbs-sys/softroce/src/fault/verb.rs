@@ -77,8 +77,8 @@ verbs! {
 }
 
 impl Verb {
-    /// Returns whether the verb fails where the device has: all do but those that query, end, poll, and
-    /// post to a queue pair, which flushes what is posted. `ibv_modify_qp` looks at the state asked for.
+    /// Returns whether the verb fails after the device has failed. All verbs do, except queries, destruction, polling,
+    /// and posting to a queue pair, which flushes the requests. For `ibv_modify_qp` the requested state decides.
     pub(super) const fn needs_device(self) -> bool {
         !matches!(
             self,
@@ -138,7 +138,7 @@ impl Errno {
     }
 }
 
-/// Those that verbs and system calls below them give.
+/// The errnos that verbs and the system calls below them return, by name.
 const NAMED: &[(&str, i32)] = &[
     ("EPERM", libc::EPERM),
     ("ENOENT", libc::ENOENT),

@@ -1,4 +1,4 @@
-/// The bytes of an input that are left; zeros when there are none.
+/// The remaining bytes of an input; zeros follow behind the last one.
 #[derive(Debug)]
 pub(crate) struct Input<'a>(&'a [u8]);
 

@@ -55,11 +55,11 @@ pub struct Block {
     segment: Range<u64>,
 }
 
-/// Where bytes of the process lie in a file that a peer of the same host can map: all that it has to be
-/// told, apart from the descriptor itself.
+/// Place of bytes of the process in a file that a peer of the same host can map: all that the peer must know, apart
+/// from the descriptor itself.
 ///
-/// Whoever tells a peer sees to it that the peer does not touch the bytes any more when the block
-/// is dropped: then they are handed out anew.
+/// Code that passes a place to a peer makes sure that the peer no longer touches the bytes when the block is dropped:
+/// then they are handed out anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// In the file.
@@ -107,7 +107,7 @@ impl Arena {
             return Err(Refusal::Exhausted);
         }
         let block = self.place(length)?;
-        // Whatever fails here, the block is given back.
+        // The block is given back on every failure here.
         segment::populate(block.address, length).map_err(|_| Refusal::Exhausted)?;
         Ok(block)
     }
@@ -180,7 +180,7 @@ impl Arena {
         let mut state = self.state.lock();
         state.blocks.remove(&block.address);
         if !is_empty {
-            // What is in it must not be what the next one finds.
+            // The old contents must not be visible to the next owner.
             return;
         }
         let mut parts = state.segments.iter();
@@ -235,7 +235,7 @@ impl Block {
         self.length
     }
 
-    /// Whose it is: whose file it is a part of.
+    /// Returns the arena that the block is a part of.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }

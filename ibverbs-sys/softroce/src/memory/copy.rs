@@ -1,19 +1,20 @@
-//! The only place that touches the program's memory itself; [`kernel`](super::kernel) lets the kernel do it.
+//! The only code that touches the program's memory itself; [`kernel`](super::kernel) has the kernel do it.
 //!
-//! Other threads, and peers, may write and read the same bytes at the same time: a program that
-//! waits for a message by looking at its last byte is as common as one that polls. So no reference to
-//! such memory is ever made, and every access is one instruction of the [guarded](super::guarded) ones: what races is a
-//! mix of old and new values, and never undefined behaviour on this side. What is not there any more is an error.
+//! Other threads, and peers, may write and read the same bytes at the same time: many programs wait for a message by
+//! reading its last byte, instead of polling. So no reference to such memory is ever made, and every access is one
+//! instruction of the [guarded](super::guarded) accesses. A race gives a mix of old and new values, and never undefined
+//! behaviour on this side. An access to memory that is no longer there gives an error.
 //!
-//! Copies ascend, take the largest aligned piece each time, and write the last piece with
-//! `Release`: who sees it sees the whole message. Eight aligned bytes are one access.
+//! Copies ascend, take the largest aligned piece each time, and write the last piece with `Release`: a thread that sees
+//! the last piece sees the whole message. Eight aligned bytes are one access.
 
 use super::guarded::{self, Missing};
 
-/// Copies `out.len()` bytes from `address` on. Of an error some of them are copied.
+/// Copies `out.len()` bytes from `address` on. After an error some of them are copied.
 ///
 /// # Safety
-/// The bytes are registered memory, or nobody holds a reference to them that is not to atomics.
+/// The bytes must be registered memory, or the caller makes sure that nobody holds a reference to them, unless it is to
+/// atomics.
 #[inline]
 pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing> {
     let to = out.as_mut_ptr().expose_provenance();
@@ -27,22 +28,24 @@ pub(crate) unsafe fn read(address: usize, out: &mut [u8]) -> Result<(), Missing>
     }
 }
 
-/// Copies `data` to the bytes from `address` on: ascending, the last piece when all others can be
-/// seen. Of an error some of them are copied.
+/// Copies `data` to the bytes from `address` on: in ascending order, the last piece only after all others are visible.
+/// After an error some bytes are copied.
 ///
 /// # Safety
-/// As that of [`read`].
+/// The bytes from `address` on must be registered memory, or the caller makes sure that nobody holds a reference to
+/// them, unless it is to atomics.
 #[inline]
 pub(crate) unsafe fn write(address: usize, data: &[u8]) -> Result<(), Missing> {
     // SAFETY: the caller's promise, and `data` is only read.
     unsafe { copy(data.as_ptr().expose_provenance(), address, data.len()) }
 }
 
-/// Copies `length` bytes from one place to another: ascending, the last piece when all others can be seen. A piece
-/// that is aligned at both places is one access at each. Of an error some of them are copied.
+/// Copies `length` bytes from one place to another: in ascending order, the last piece only after all others are
+/// visible. A piece that is aligned at both places is one access at each. After an error some bytes are copied.
 ///
 /// # Safety
-/// As that of [`read`], of the bytes at both places.
+/// The bytes at each of the two places must be registered memory, or the caller makes sure that nobody holds a
+/// reference to them, unless it is to atomics.
 #[inline]
 pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), Missing> {
     // SAFETY: the caller's promise.
@@ -55,11 +58,12 @@ pub(crate) unsafe fn copy(from: usize, to: usize, length: usize) -> Result<(), M
     }
 }
 
-/// Copies in pieces that are aligned at the target and of which the last comes last, if `OUTWARD`, or else aligned at the
-/// source.
+/// Copies piece by piece. With `OUTWARD` the pieces are aligned at the target and the last one becomes visible last;
+/// without it they are aligned at the source.
 ///
 /// # Safety
-/// As that of [`copy`].
+/// The bytes at each of the two places must be registered memory, or the caller makes sure that nobody holds a
+/// reference to them, unless it is to atomics.
 #[inline(never)]
 unsafe fn copy_pieces<const OUTWARD: bool>(
     from: usize,
@@ -70,11 +74,11 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     while done < length {
         let (source, target, rest) = (from + done, to + done, length - done);
         let size = piece(if OUTWARD { target } else { source }, rest);
-        // SAFETY: inside of the caller's bytes; the target is aligned, if `OUTWARD`.
+        // SAFETY: the piece is inside of the caller's bytes; with `OUTWARD` the target is aligned.
         done += unsafe {
             match size {
                 8 if rest > 8 => {
-                    // All words but one that would be the last piece.
+                    // All words, except one that would be the last piece.
                     let words = if OUTWARD { rest - 1 } else { rest } & !7;
                     if !guarded::copy_words(source, target, words) {
                         copy_each(source, target, words)?;
@@ -103,11 +107,12 @@ unsafe fn copy_pieces<const OUTWARD: bool>(
     Ok(())
 }
 
-/// Copies words one by one, after not all of them could be accessed: so it is known which side is missing. What is there
-/// again by now is copied.
+/// Copies words one by one, after a copy of all of them failed, so that the error names the side that is missing.
+/// Copies everything if the memory is back by now.
 ///
 /// # Safety
-/// As that of [`copy`]; `length` is a multiple of eight.
+/// The bytes at each of the two places must be registered memory, or the caller makes sure that nobody holds a
+/// reference to them, unless it is to atomics. `length` must be a multiple of eight.
 #[cold]
 unsafe fn copy_each(from: usize, to: usize, length: usize) -> Result<(), Missing> {
     for offset in (0..length).step_by(8) {
@@ -117,19 +122,21 @@ unsafe fn copy_each(from: usize, to: usize, length: usize) -> Result<(), Missing
     Ok(())
 }
 
-/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns what it was.
+/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns the word from before.
 ///
 /// # Safety
-/// As that of [`read`], and `address` is a multiple of eight.
+/// `address` must be a multiple of eight. The word must be registered memory, or the caller makes sure that nobody
+/// holds a reference to it, unless it is to an atomic.
 pub(super) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
     // SAFETY: the caller's promise.
     unsafe { guarded::compare_swap(address, compare, swap) }
 }
 
-/// Adds to the word at `address`, as one operation. Returns what it was.
+/// Adds to the word at `address`, as one operation. Returns the word from before.
 ///
 /// # Safety
-/// As that of [`compare_swap`].
+/// `address` must be a multiple of eight. The word must be registered memory, or the caller makes sure that nobody
+/// holds a reference to it, unless it is to an atomic.
 pub(super) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
     // SAFETY: the caller's promise.
     unsafe { guarded::fetch_add(address, add) }
@@ -149,7 +156,7 @@ mod tests {
 
     use super::super::{DeviceMemory, Span};
 
-    /// From about so many bytes on words are copied otherwise.
+    /// Length of about the shortest copy that uses the processor's own copy of words.
     const MANY: usize = 512;
 
     fn memory(length: u64) -> (Arc<DeviceMemory>, Span) {
@@ -203,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Who sees the last byte of a message sees all of it.
+    /// Checks that a thread that sees the last byte of a message sees the whole message.
     #[test]
     fn the_last_piece_comes_last() {
         const LENGTH: usize = 1021;

@@ -12,7 +12,7 @@ use crate::same_host::{FilePlace, Region as Told};
 /// The regions and windows by their keys.
 pub(super) struct Entries {
     pub(super) table: Table<Entry>,
-    /// How many of each there are.
+    /// Numbers of regions and windows.
     pub(super) regions: usize,
     pub(super) windows: usize,
 }
@@ -181,20 +181,20 @@ impl Entries {
         Some(number)
     }
 
-    /// The slot of a bound type 2 window with this key that the queue pair serves.
+    /// Returns the slot of a bound type 2 window with this key that the queue pair serves.
     pub(super) fn served(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<u32> {
         let (number, entry) = self.table.find(key)?;
         let Entry::Window(window) = entry else {
-            // A region ends with ibv_dereg_mr alone: it was not made by a fast registration.
+            // Only `ibv_dereg_mr` ends a region: it was not made by a fast registration.
             return None;
         };
         let binding = window.binding.as_ref()?;
-        // Type 1 windows end by being bound anew, and have no queue pair.
+        // Type 1 windows end by being bound again, and belong to no queue pair.
         let is_served = window.domain == domain && binding.queue_pair == Some(queue_pair);
         is_served.then_some(number)
     }
 
-    /// What peers are told of a slot. None: nothing.
+    /// Returns the description of a slot for peers; `None` if peers are told nothing of it.
     pub(super) fn told(&self, number: u32) -> Option<Told> {
         let key = self.table.key(number);
         match self.table.get(number)? {
@@ -231,7 +231,8 @@ impl Entries {
     }
 }
 
-/// What is told of a part of a region: from an offset on so many bytes, which requests count from `start`.
+/// Returns the description for peers of a part of a region: `part` is its offset and length, and requests count
+/// addresses from `start`.
 fn tell(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Told> {
     let (offset, length) = part;
     if region.span.is_null() {

@@ -1,14 +1,14 @@
-//! Accesses to memory that may not be there: they end with an error then, and not with the program.
+//! Accesses to memory that may be missing: a missing page gives an error, and does not end the program.
 //!
-//! A program can unmap memory that it has registered, take away its rights to it, or shorten the file behind it.
-//! A device of the kernel keeps the pages of a region; this one cannot. So registered memory is touched by a few
-//! instructions alone, and a `table` says where each of them goes on if it faults. The `handler` of SIGSEGV and SIGBUS
-//! looks there. Where nothing faults, no instruction is added to a copy.
+//! A program can unmap memory that it has registered, take away its rights to it, or shorten the file behind it. A
+//! kernel device keeps the pages of a region; this one cannot. So only a few instructions touch registered memory, and
+//! a `table` says at which address each of them goes on after a fault. The `handler` of SIGSEGV and SIGBUS looks up the
+//! faulting instruction there. Without faults, copies need no additional instruction.
 //!
-//! Nothing protects
-//! - a program that has installed a handler of its own since, unless that calls the one before it;
+//! Three cases are not protected:
+//! - a program that installs a handler of its own later, unless that calls the handler from before;
 //! - a thread that has blocked the two signals: the kernel ends the program then;
-//! - on processors other than x86-64 and ARM64, where the accesses are `plain`.
+//! - processors other than x86-64 and ARM64, where the accesses are `plain`.
 
 #[cfg(all(target_arch = "x86_64", not(any(miri, sanitized))))]
 #[path = "guarded/x86_64.rs"]
@@ -18,7 +18,7 @@ mod processor;
 #[path = "guarded/aarch64.rs"]
 mod processor;
 
-// Miri has no assembly, and sanitizers do not see what it does.
+// Miri does not support assembly, and sanitizers do not see accesses in it.
 #[cfg(any(
     miri,
     sanitized,
@@ -48,7 +48,7 @@ pub(super) use processor::{
     compare_swap, copy_1, copy_2, copy_4, copy_8, copy_words, fetch_add, install,
 };
 
-/// The side of a copy that is not there, or may not be accessed so.
+/// The side of a copy whose bytes are missing, or may not be accessed in that way.
 #[cfg_attr(
     any(
         miri,
@@ -59,8 +59,8 @@ pub(super) use processor::{
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// The bytes that are read.
+    /// The bytes that the copy reads.
     Source,
-    /// The bytes that are written.
+    /// The bytes that the copy writes.
     Target,
 }

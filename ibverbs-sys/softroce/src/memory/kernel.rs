@@ -1,5 +1,5 @@
-//! What the kernel knows and does about the program's memory: where something is mapped, and copies
-//! that end with an error, and not with the program, where nothing is.
+//! Questions to the kernel about the program's memory: where something is mapped, and copies that end with an error,
+//! instead of ending the program, where nothing is mapped.
 
 use std::fs::File;
 use std::mem;
@@ -30,10 +30,10 @@ pub(super) fn write(address: usize, data: &[u8]) -> Option<()> {
     )
 }
 
-/// What is mapped at an address; none: nothing.
+/// Returns the mapping at an address; `None` if nothing is mapped there.
 ///
-/// The answer takes half a microsecond, where all of `/proc/self/maps` takes hundreds.
-/// `Err`: the kernel is older than 6.11, or there is no `/proc`.
+/// The answer takes half a microsecond, where all of `/proc/self/maps` takes hundreds. `Err`: the kernel is older than
+/// 6.11, or there is no `/proc`.
 pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, NoAnswer> {
     /// `_IOWR('f', 17, struct procmap_query)` of `linux/fs.h`.
     const PROCMAP_QUERY: libc::c_ulong = 0b11 << 30
@@ -65,7 +65,7 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, NoAnswer> {
     }
 }
 
-/// The file of this process's mappings, which is of the process that opened it.
+/// The file of this process's mappings. It shows those of the process that opened it.
 static MAPS: PerProcess<Option<Descriptor>> =
     PerProcess::new(|| Descriptor::open(|| File::open("/proc/self/maps").map(Into::into)).ok());
 

@@ -1,10 +1,10 @@
-//! Bytes whose owner is known.
+//! Bytes with a known owner.
 
 use std::marker::PhantomData;
 
 use super::copy;
 
-/// Bytes that are registered for as long as this is around: an access to some that are not there is an error.
+/// Bytes that stay registered for as long as this value exists. An access to missing bytes gives an error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     address: usize,
@@ -24,17 +24,18 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Bytes of this process's own, to be read and written.
+    /// Makes a piece of bytes of this process, to be read and written.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn of_mut(bytes: &'a mut [u8]) -> Self {
-        // SAFETY: whoever has borrowed them alone may write them.
+        // SAFETY: the unique borrow allows writing them.
         unsafe { Self::new(bytes.as_mut_ptr().expose_provenance(), bytes.len(), true) }
     }
 
-    /// Bytes that may be read and, if they are `writable`, written.
+    /// Makes a piece of bytes that may be read and, if they are `writable`, written.
     ///
     /// # Safety
-    /// For as long as the piece is around they are registered memory, or nobody holds a reference to them.
+    /// The bytes must be registered memory for as long as the piece exists, or the caller makes sure that nobody holds
+    /// a reference to them.
     #[inline]
     pub(super) unsafe fn new(address: usize, length: usize, writable: bool) -> Self {
         Self {
@@ -50,12 +51,12 @@ impl<'a> Piece<'a> {
         self.address
     }
 
-    /// How many they are.
+    /// Returns the number of bytes.
     pub(crate) fn length(&self) -> usize {
         self.length
     }
 
-    /// How many those of a list are. Most lists have one.
+    /// Returns the number of bytes of all pieces of a list. Most lists have one piece.
     #[inline]
     pub(crate) fn total(list: &[Self]) -> usize {
         match list {
@@ -64,17 +65,17 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Whether they may be written.
+    /// Returns whether the bytes may be written.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Writes a word to the first eight of them. None: they are less, or may not be written, or are not there.
+    /// Writes a word to the first eight bytes. `None`: there are fewer, or they may not be written, or are missing.
     pub(crate) fn store(&self, word: u64) -> Option<()> {
         if !self.writable || self.length < size_of::<u64>() {
             return None;
         }
-        // SAFETY: as whoever made the piece promised; and the word is here.
+        // SAFETY: the function that made the piece promised it, and the word is inside of the piece.
         unsafe {
             let from = (&raw const word).expose_provenance();
             copy::copy(from, self.address, size_of::<u64>()).ok()

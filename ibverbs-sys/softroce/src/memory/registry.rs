@@ -31,7 +31,7 @@ pub struct Registry {
     /// Bytes of device memory that are in use.
     device_memory: AtomicU64,
     arena: OnceLock<Option<Arc<Arena>>>,
-    /// Who tells peers of the same host.
+    /// The processes of the host that are told of regions and windows.
     neighbourhood: OnceLock<Arc<Neighbourhood>>,
     withdrawals: Withdrawals,
 }
@@ -81,7 +81,8 @@ impl Registry {
         }
     }
 
-    /// What memory for regions is handed out from; made at the first call. None: the system has no files in memory.
+    /// Returns the arena from which memory for regions is handed out; makes it at the first call. `None`: the system
+    /// has no files in memory.
     pub fn arena(&self) -> Option<&Arc<Arena>> {
         self.arena.get_or_init(|| Arena::new().ok()).as_ref()
     }
@@ -91,7 +92,7 @@ impl Registry {
         let _ = self.neighbourhood.set(neighbourhood);
     }
 
-    /// What the first slot of the table is counted as in keys.
+    /// Returns the number that keys add to a slot's number.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
@@ -148,7 +149,7 @@ impl Registry {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
 
-    /// What a queue pair of the protection domain sees of it.
+    /// Returns the memory as a queue pair of the protection domain sees it.
     pub fn view(&self, domain: DomainId, queue_pair: u32) -> View<'_> {
         View::new(self, domain, queue_pair)
     }
@@ -298,8 +299,8 @@ impl Registry {
         }
     }
 
-    /// Whether the key is that of an on-demand region of the domain that holds the bytes, and may be written if
-    /// asked for; where they are (`ibv_advise_mr(3)`).
+    /// Checks that the key names an on-demand region of the domain that holds the bytes, and that they may be written
+    /// if `write` is set. Returns their address (`ibv_advise_mr(3)`).
     pub fn advise(
         &self,
         domain: DomainId,
@@ -341,24 +342,24 @@ impl Registry {
         body(&self.entries.read(queue_pair))
     }
 
-    /// Takes back what peers were told of a window that is to be bound anew.
+    /// Withdraws a window that is to be bound again from peers.
     pub(super) fn withdraw_window(&self, domain: DomainId, wanted: &WindowBinding) -> Withdrawal {
         self.withdraw_slot(|entries| {
             let number = entries.table.slot_of(wanted.window)?;
             let Some(Entry::Window(window)) = entries.table.get(number) else {
                 return None;
             };
-            // One of type 2 has to be free.
+            // A window of type 2 has to be free.
             (window.domain == domain && window.kind == WindowKind::Type1).then_some(number)
         })
     }
 
-    /// Withdraws a window that is to be invalidated.
+    /// Withdraws a window that is to be invalidated from peers.
     pub(super) fn withdraw(&self, domain: DomainId, queue_pair: u32, key: u32) -> Withdrawal {
         self.withdraw_slot(|entries| entries.served(domain, queue_pair, key))
     }
 
-    /// Takes back what peers were told of the slot that `find` finds.
+    /// Withdraws the slot that `find` finds from peers.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
         let Some(neighbourhood) = self.neighbourhood.get() else {
             return Withdrawal::Complete;
@@ -377,7 +378,7 @@ impl Registry {
         withdrawal
     }
 
-    /// A window that was to be bound anew or invalidated remains as it is.
+    /// Publishes a window to peers again, after it was withdrawn and neither bound again nor invalidated.
     pub(crate) fn keep(&self, key: u32) {
         let slot = self.entries.read(0).table.slot_of(key);
         if let Some(slot) = slot.filter(|&slot| self.withdrawals.forget(slot)) {
@@ -410,8 +411,8 @@ impl Registry {
         bound.map(drop).ok_or(LocalFault::Bind)
     }
 
-    /// Frees a type 2 window (IBTA 10.6.7.2.4) that was [withdrawn](Self::withdraw). None: the key is not that of a bound one
-    /// that the queue pair serves.
+    /// Frees a type 2 window (IBTA 10.6.7.2.4) that was [withdrawn](Self::withdraw). `None`: the queue pair serves no
+    /// bound window with this key.
     pub(super) fn invalidate(&self, domain: DomainId, queue_pair: u32, key: u32) -> Option<()> {
         let mut entries = self.entries.change();
         let number = entries.served(domain, queue_pair, key)?;

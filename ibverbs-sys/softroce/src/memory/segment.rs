@@ -32,7 +32,7 @@ impl Segment {
     pub(super) fn map(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<Self> {
         let out_of_range = |_| io::Error::from_raw_os_error(libc::ENOMEM);
         let place = libc::off_t::try_from(offset).map_err(out_of_range)?;
-        // No child of a `fork` has it, not of one between the calls either.
+        // No child of a `fork` may inherit the file, not even of a fork between the two calls.
         let _opening = Opening::begin();
         let room = length
             .checked_add(HUGE)

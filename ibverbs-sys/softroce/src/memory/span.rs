@@ -33,7 +33,7 @@ enum Kind {
         /// Keeps the bytes at `address`.
         _memory: Arc<DeviceMemory>,
     },
-    /// None: reads give zeroes and writes vanish.
+    /// No memory: reads give zeroes and writes vanish.
     Null,
 }
 
@@ -42,12 +42,13 @@ enum Kind {
 pub(super) struct Inaccessible;
 
 impl Span {
-    /// The program's memory from `address` on.
+    /// Makes a span of the program's memory from `address` on.
     ///
     /// # Safety
-    /// Until the span and all its clones are gone, nobody on this side holds a reference to bytes that are written
-    /// through the span, and nothing else takes the place of bytes that are unmapped meanwhile. All that write or read
-    /// them at the same time do it atomically, or live with what the C memory model says of them.
+    /// Until the span and all its clones are gone, the caller makes sure that nobody on this side holds a reference to
+    /// bytes that are written through the span, and that bytes which are unmapped meanwhile are not replaced by a
+    /// mapping for anything else. Code that accesses the bytes at the same time must do so atomically, or accept the
+    /// results that the C memory model allows.
     pub unsafe fn mapped(address: usize, length: u64) -> Self {
         Self {
             address,
@@ -71,10 +72,10 @@ impl Span {
         })
     }
 
-    /// The program's memory, of which parts may be unmapped: an access to those fails.
+    /// Makes a span of the program's memory, parts of which may be unmapped: an access to those fails.
     ///
     /// # Safety
-    /// Nobody on this side holds a reference to bytes that are written through the span.
+    /// The caller makes sure that nobody on this side holds a reference to bytes that are written through the span.
     pub unsafe fn on_demand(address: usize, length: u64) -> Self {
         Self {
             address,
@@ -114,7 +115,7 @@ impl Span {
         self.length
     }
 
-    /// Whether it is the program's.
+    /// Returns whether this is memory of the program.
     pub fn is_program(&self) -> bool {
         matches!(
             self.kind,
@@ -122,8 +123,8 @@ impl Span {
         )
     }
 
-    /// Where a peer of the same host finds the bytes in the file of the arena, which is the block's.
-    /// None: they are no memory that the device handed out.
+    /// Returns where a peer of the same host finds the bytes in the file of the block's arena. `None`: the device did
+    /// not hand out this memory.
     pub fn place(&self) -> Option<(&Arc<Block>, Place)> {
         match &self.kind {
             Kind::Allocated { block } => Some((block, block.place(self.address, self.length)?)),
@@ -131,7 +132,7 @@ impl Span {
         }
     }
 
-    /// Whether it is none.
+    /// Returns whether there is no memory behind this.
     pub fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Null)
     }
@@ -150,7 +151,8 @@ impl Span {
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Inaccessible> {
         let address = self.locate(offset, out.len())?;
         match self.kind {
-            // SAFETY: inside the span, to whose bytes nobody holds a reference, says whoever made it.
+            // SAFETY: the bytes are inside of the span, and the function that made it promised that nobody holds a
+            // reference to them.
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => unsafe {
                 copy::read(address, out).map_err(|_| Inaccessible)
             },
@@ -257,13 +259,13 @@ impl Span {
         Ok(self.address.wrapping_add(offset as usize))
     }
 
-    /// The address of the eight bytes at `offset`, for an atomic operation.
+    /// Returns the address of the eight bytes at `offset`, for an atomic operation.
     fn locate_word(&self, offset: u64) -> Result<usize, Inaccessible> {
         let address = self.locate(offset, size_of::<u64>())?;
         match self.kind {
             Kind::Null => return Err(Inaccessible),
             Kind::Mapped | Kind::Allocated { .. } | Kind::Device { .. } => {}
-            // Where nothing guards the access, it would end the program.
+            // On processors without guarded accesses, the access would end the program.
             Kind::OnDemand if !is_mapped(address, size_of::<u64>() as u64, true) => {
                 return Err(Inaccessible);
             }

@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 use crate::context::Refusal;
 use crate::random::{self, Permutation};
 
-/// Things by their keys. A key is the index of a slot and, in its low byte, a tag that changes with
-/// every use of the slot: who still has the key of what is gone does not reach what came after.
+/// A table of objects by their keys. A key is the index of a slot and, in its low byte, a tag that changes with every
+/// use of the slot: with the key of an object that is gone, nobody reaches a later object.
 ///
-/// Keys cannot be foreseen, not even by who knows others: where indices begin, in which order slots are used, and which tag
-/// follows which is random.
+/// Keys cannot be foreseen, not even from other keys: the first index, the order in which slots are used, and the order
+/// of the tags are random.
 #[derive(Debug)]
 pub(super) struct Table<T> {
-    /// What is added to a slot's number to give the index: keys of two processes, and of two runs, differ.
+    /// Number that is added to a slot's number to give the index: keys of two processes, and of two runs, differ.
     base: u32,
-    /// The order of the slots of each block, and that of each slot's tags.
+    /// The order of the slots in each block, and of each slot's tags.
     order: Permutation,
     slots: Vec<Slot<T>>,
     /// Taken from the front and returned to the back: a slot is used again as late as possible.
@@ -24,7 +24,7 @@ pub(super) struct Table<T> {
 #[derive(Debug)]
 struct Slot<T> {
     tag: u8,
-    /// The tag's place in the order of the slot's tags.
+    /// Position of the present tag in the order of the slot's tags.
     turn: u8,
     content: Option<T>,
 }
@@ -32,10 +32,11 @@ struct Slot<T> {
 /// More slots are not made while fewer are free than this, or the tag of one slot would soon be back where it was.
 const RESERVE: usize = 64;
 
-/// Slots that are made at a time, in a random order.
+/// Number of slots that are made at a time, in a random order.
 const BLOCK: usize = 1 << 8;
 
-/// Set where a permutation is of the slots of a block, and not of a slot's tags: slots have smaller numbers.
+/// Flag in the family of a permutation that orders the slots of a block. Without the flag the family is a slot's
+/// number, and the permutation orders that slot's tags.
 const BLOCKS: u32 = 1 << 31;
 
 /// Indices, of which 0 is never used: key 0 is what programs take for none.
@@ -53,7 +54,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// What the first slot is counted as in keys.
+    /// Returns the number that keys add to a slot's number.
     pub(super) fn base(&self) -> u32 {
         self.base
     }
@@ -90,11 +91,11 @@ impl<T> Table<T> {
         Some(content)
     }
 
-    /// Gives a slot its next tag; its key. No tag comes again before all others of the slot.
+    /// Gives a slot its next tag. Returns the new key. No tag comes again before all others of the slot.
     pub(super) fn renew(&mut self, number: u32) -> u32 {
         if let Some(slot) = self.slots.get_mut(number as usize) {
             let before = slot.tag;
-            // What has the slot may have chosen a tag: the next one is another.
+            // The content of the slot may have chosen a tag itself: the next tag is a different one.
             while slot.tag == before {
                 slot.turn = slot.turn.wrapping_add(1);
                 slot.tag = self.order.apply(number, slot.turn.into()) as u8;
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(table.slots.len(), BLOCK, "slots are used again");
     }
 
-    /// The chance that this fails of random keys is below 2^-60.
+    /// Checks that keys look random. The chance that random keys fail is below 2^-60.
     #[test]
     fn keys_cannot_be_foreseen() {
         let [one, other] = [(); 2].map(|()| {

@@ -1,8 +1,9 @@
 #![forbid(unsafe_code)]
-//! Windows that were taken back from peers, whose copies are still under way.
+//! Windows that were withdrawn from peers whose copies are still going on.
 //!
-//! A work request that binds or invalidates a window cannot wait for them: its queue pair is locked. So what it waits for stays here, and
-//! the request looks again later. How long that may go on is the matter of [`Accesses`], as it is for verbs, which do wait.
+//! A work request that binds or invalidates a window cannot wait for the copies, because its queue pair is locked. So
+//! the withdrawal is kept here, and the request checks it again later. [`Accesses`] limits how long that may go on, as
+//! it does for verbs, which do wait.
 
 use parking_lot::Mutex;
 
@@ -22,7 +23,7 @@ struct Pending {
 }
 
 impl Withdrawals {
-    /// Takes back what peers were told of a slot; how far that is.
+    /// Begins to withdraw a slot from peers, or continues. Returns how far the withdrawal is.
     pub(super) fn poll(&self, slot: u32, neighbourhood: &Neighbourhood) -> Withdrawal {
         let mut all = self.0.lock();
         let retracted = neighbourhood.retract_region(slot);
@@ -42,7 +43,7 @@ impl Withdrawals {
         withdrawal
     }
 
-    /// A slot is not waited for any more; whether it was.
+    /// Forgets the withdrawal of a slot. Returns whether there was one.
     pub(super) fn forget(&self, slot: u32) -> bool {
         let mut all = self.0.lock();
         let known = all.iter().position(|pending| pending.slot == slot);

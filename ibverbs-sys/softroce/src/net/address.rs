@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use crate::number;
 
-/// How many ports a NIC in 127/8 may choose from. Which one it has stands in the four top bits of
-/// its queue pairs' numbers, so a peer that knows one knows the port. The slot of all ones is left
-/// out: 0xffffff is the number of all queue pairs of a multicast group.
+/// Number of ports that a NIC in 127/8 may choose from. The four top bits of its queue pairs' numbers say which port it
+/// has, so a peer that knows a number knows the port. The slot of all ones is left out: 0xffffff is the number of all
+/// queue pairs of a multicast group.
 pub(crate) const SLOTS: u8 = 15;
 
 /// Distance of the slots' ports.
@@ -56,20 +56,19 @@ pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u
     }
 }
 
-/// No device of this host sends from an address.
+/// Error: no device of this host sends from the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stranger;
 
-/// Returns the slot of the device that sends packets without a tunnel from an address. None: it is a device of another host, or of
-/// another kind, which may send from any port.
+/// Returns the slot of the device that sends packets without a tunnel from an address. `None`: a device of another
+/// host, or of another kind, which may send from any port.
 ///
-/// Of a loopback address everyone on this host may send, so it is the port that tells who did: the device there has bound
-/// it.
+/// Anybody on this host may send from a loopback address, so the port tells the sender: the device has bound it.
 pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, Stranger> {
     if !from.ip().is_loopback() {
         return Ok(None);
     }
-    // Slots are of devices that have addresses in 127/8 alone.
+    // Only devices with addresses in 127/8 have slots.
     let slots = if from.is_ipv4() { SLOTS } else { 1 };
     let slot = (from.port().checked_sub(base))
         .filter(|above| above % STRIDE == 0)
@@ -99,7 +98,7 @@ pub(crate) fn carried(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     (reachable && !address.is_multicast()).then(|| SocketAddrV4::new(address, port))
 }
 
-/// Whether bytes begin an address that [`unique_local`] makes.
+/// Returns whether the bytes begin an address that [`unique_local`] makes.
 pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL)
 }
@@ -142,7 +141,7 @@ mod tests {
     #[test]
     fn processes_have_different_addresses_in_127_8() {
         let addresses: HashSet<Ipv4Addr> = (1..=20_000).map(|pid| candidate(pid, 0)).collect();
-        // Those of 127.0/16 are moved onto others: one in 256 has a twin with its own choice.
+        // Addresses in 127.0/16 are moved to others: one in 256 is the same as another process's own choice.
         assert!(addresses.len() > 19_900, "{}", addresses.len());
         for address in addresses {
             assert!(address.is_loopback());

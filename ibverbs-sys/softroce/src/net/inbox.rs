@@ -32,7 +32,7 @@ impl Inbox {
     }
 }
 
-/// What was found out of the datagrams before: the next one is likely to be as one of the last two.
+/// Results of checking earlier datagrams: the next datagram is likely to be like one of the last two.
 #[derive(Default)]
 struct Origins {
     known: [Option<(Origin, Outer)>; 2],
@@ -70,7 +70,7 @@ pub(crate) struct Arrived<'a> {
 }
 
 impl Arrived<'_> {
-    /// How many datagrams they are.
+    /// Returns the number of datagrams.
     pub(crate) fn count_together(&self) -> usize {
         self.message.datagrams()
     }
@@ -126,7 +126,7 @@ impl<'a> Arrived<'a> {
         network
             .counters
             .count(Counter::ReceivedBytes, bytes.len() as u64);
-        // Before the ICRC, which takes longer.
+        // This check comes before the ICRC, which takes longer.
         let arrival = outer.arrival?;
         let from = self.message.from;
         let is_right = |transport: &[u8], sent: u32| {
@@ -153,14 +153,15 @@ impl<'a> Arrived<'a> {
         Ok((arrival, run))
     }
 
-    /// What headers say of a packet to this GID, if they may.
+    /// Checks the headers of a packet to this GID. Returns the arrival that the transport is told, or the counter of
+    /// refused packets.
     fn arrival(&self, gid: u8, headers: &Headers) -> Result<Arrival, Counter> {
         let route = headers.route();
         let from = self.message.from;
         let slot = if Some(gid) != self.endpoint.tunnelled {
             address::slot_of_sender(self.network.base, from).map_err(|_| Counter::Unaddressed)?
         } else if is_sender(&route, from) {
-            // The GID tells the port.
+            // The GID contains the port.
             None
         } else {
             return Err(Counter::Malformed);
@@ -181,7 +182,8 @@ impl<'a> Arrived<'a> {
         })
     }
 
-    /// What is to be known of a datagram of so many bytes that is not tunnelled.
+    /// Checks what a datagram of `len` bytes outside of a tunnel has in its outer headers, or finds the result of an
+    /// equal one.
     fn outer(&mut self, len: usize) -> Outer {
         let (endpoint, message) = (self.endpoint, &self.message);
         let origin = Origin {
@@ -202,7 +204,7 @@ impl<'a> Arrived<'a> {
             icrc: headers.begin_icrc(),
             arrival: self.arrival(endpoint.gid, &headers),
         };
-        // Those that may not send do not displace those that do.
+        // Refused senders do not displace accepted ones.
         if found.arrival.is_ok() {
             self.origins.newest ^= 1;
             self.origins.known[self.origins.newest] = Some((origin, found));
@@ -228,7 +230,8 @@ impl Network {
         let (_, endpoints) = known.get_or_insert_with(|| (changes, self.endpoints()));
         for endpoint in endpoints.iter() {
             let count = endpoint.socket.receive(ring).unwrap_or_else(|error| {
-                // Else it is that of an earlier datagram, or want of memory; the next time there is another answer.
+                // Other errors are those of an earlier datagram, or of missing memory; the next call gives another
+                // answer.
                 if matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK)) {
                     descriptor::lost();
                 }
@@ -265,8 +268,8 @@ fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     route.headers(len.saturating_sub(4))
 }
 
-/// Whether an ICRC that does not fit may be right all the same: the sender's IPv4 header has an identification that a UDP
-/// socket does not show. Senders in 127/8 are such as this one, whose identification is 0.
+/// Returns whether an ICRC that does not match may still be right: the sender's IPv4 header has an identification that
+/// a UDP socket does not show. Senders in 127/8 are like this one: their identification is 0.
 fn is_excused(headers: &Headers, from: SocketAddr, transport: usize, difference: u32) -> bool {
     match headers {
         Headers::V4 { .. } if !from.ip().is_loopback() => {
@@ -276,7 +279,7 @@ fn is_excused(headers: &Headers, from: SocketAddr, transport: usize, difference:
     }
 }
 
-/// Whether a packet in a tunnel says that it comes from where it comes from.
+/// Returns whether the source that a tunnelled packet names is the address that the packet came from.
 fn is_sender(route: &Route, from: SocketAddr) -> bool {
     let carried = address::carried(route.source).map(SocketAddr::V4);
     carried == Some(from) && route.source_port == from.port()
@@ -288,7 +291,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether an ICRC that was made with an identification is excused, from a sender.
+    /// Returns whether a packet is accepted whose ICRC covers this identification.
     fn excused(from: Ipv4Addr, identification: u16, damage: u8) -> bool {
         let route = Route {
             source: from.to_ipv6_mapped(),

@@ -27,10 +27,10 @@ use crate::proto::{Mtu, Path, Time};
 use crate::same_host::{Link, Neighbourhood};
 use crate::wire::ip::Headers;
 
-/// How many batches are kept for the next use.
+/// Number of batches that are kept for the next use.
 const POOL: usize = 8;
 
-/// What those below a tunnelled packet take: of IPv4 and UDP.
+/// Bytes of the outer headers of a tunnelled packet: IPv4 and UDP.
 const TUNNEL: usize = 20 + 8;
 
 /// The port's way to the network: its addresses and sockets.
@@ -42,12 +42,12 @@ pub(crate) struct Network {
     pub(super) base: u16,
     slot: u8,
     mtu: Mtu,
-    /// What the socket of a peer holds, in the kernel's way of counting.
+    /// Size of the socket buffer of a peer, in the kernel's way of counting.
     peer_buffer: usize,
     pub(super) asked_buffer: usize,
     pub(super) segmentation: Segmentation,
     pub(super) endpoints: RwLock<Arc<Endpoints>>,
-    /// How often they changed.
+    /// Number of changes of `endpoints`.
     pub(super) endpoints_changes: AtomicU64,
     pub(super) groups: Mutex<HashMap<SocketAddr, (usize, Arc<Endpoint>)>>,
     #[expect(
@@ -180,9 +180,9 @@ impl Network {
         self.mtu
     }
 
-    /// How many packets of a size a queue pair may have on the way: about half of what fits into the socket of a peer
-    /// that may have as large a one as this process without privileges. The other half is for other queue pairs, and
-    /// for what the kernel does not give back at once.
+    /// Returns the number of packets of a size that a queue pair may have on the way: about half of the packets that
+    /// fit into the socket buffer of a peer, which is taken to be as large as this process gets without privileges. The
+    /// other half is for other queue pairs, and for memory that the kernel does not free at once.
     pub(crate) fn window(&self, mtu: Mtu) -> u32 {
         let loopback = self
             .own
@@ -197,17 +197,18 @@ impl Network {
             (mtu.bytes() + 128 + 320).next_power_of_two() + 256
         };
         let packets = self.peer_buffer / taken / 2;
-        // What a network between two hosts holds is not known; 128 is what the kernel's driver sends.
+        // The capacity of a network between two hosts is not known; 128 is what the kernel's driver sends.
         packets.clamp(8, if loopback { 512 } else { 128 }) as u32
     }
 
-    /// Whether packets may leave in bursts, by all sockets.
+    /// Returns whether packets may leave in bursts, by all sockets.
     fn segments(&self) -> bool {
         let wanted = self.segmentation != Segmentation::Never;
         wanted && self.own.iter().all(|own| own.socket.segments())
     }
 
-    /// Whether packets can be sent this way at all: the local GID is there, and the peer's is of its kind.
+    /// Returns whether packets can be sent by this path at all: the local GID exists, and the peer's is of the same
+    /// kind.
     pub(crate) fn reaches(&self, path: &Path) -> bool {
         // Any number will do, of those that have a port.
         self.way(path, 0).is_some()
@@ -259,13 +260,13 @@ impl Network {
         self.private_link(path, queue_pair)
     }
 
-    /// Returns the link to the process that has a queue pair, also while packets keep to the sockets.
+    /// Returns the link to the process that has a queue pair, even while packets go only through sockets.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         let neighbourhood = self.neighbourhood.get()?;
         neighbourhood.link(self.address(path, queue_pair)?)
     }
 
-    /// Whether packets are written to a file.
+    /// Returns whether packets are written to a capture file.
     pub(crate) fn is_captured(&self) -> bool {
         self.capture.is_some()
     }
@@ -298,7 +299,7 @@ impl Network {
         Arc::clone(&self.endpoints.read())
     }
 
-    /// How often they changed until now.
+    /// Returns the number of changes of the endpoints so far.
     pub(super) fn endpoints_changes(&self) -> u64 {
         self.endpoints_changes.load(Ordering::Acquire)
     }

@@ -1,5 +1,6 @@
 #![forbid(unsafe_code)]
-//! The devices of this host that queue pairs are connected to: the sockets take packets for connections from no others.
+//! The devices of this host that queue pairs are connected to: sockets take packets for connections from these devices
+//! only.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,7 +16,8 @@ use crate::proto::Path;
 pub(super) struct Peers(Mutex<HashMap<SocketAddrV4, usize>>);
 
 impl Network {
-    /// Takes packets from the device that has a queue pair, until [`disconnect`](Self::disconnect) was called as often as this.
+    /// Takes packets from the device that has a queue pair, until [`disconnect`](Self::disconnect) was called as often
+    /// as this function.
     pub(crate) fn connect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered(path, queue_pair) else {
             return;
@@ -31,7 +33,8 @@ impl Network {
         }
     }
 
-    /// Takes packets from the device that has a queue pair no more, from the next time on that another device is connected.
+    /// Ends one [`connect`](Self::connect) to the device that has a queue pair. After the last one the kernel drops
+    /// packets of the device, from the next time on that another device is connected.
     pub(crate) fn disconnect(&self, path: &Path, queue_pair: u32) {
         let Some(peer) = self.filtered(path, queue_pair) else {
             return;
@@ -44,7 +47,7 @@ impl Network {
         }
     }
 
-    /// Has the kernel pass all packets, so that a test sees what the receiver makes of them.
+    /// Makes the kernel pass all packets, so that a test sees how the receiver treats them.
     #[cfg(test)]
     pub(crate) fn pass_strangers(&self) {
         for endpoint in &self.own {
@@ -52,7 +55,8 @@ impl Network {
         }
     }
 
-    /// Returns the address of a device of this host that sends over IPv4; the filters let others pass.
+    /// Returns the address of the device with a queue pair, if that is a device of this host that sends over IPv4;
+    /// filters pass packets of all others.
     fn filtered(&self, path: &Path, queue_pair: u32) -> Option<SocketAddrV4> {
         match self.address(path, queue_pair)? {
             SocketAddr::V4(peer) if peer.ip().is_loopback() => Some(peer),

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! What comes through shared memory.
+//! Packets that arrive through shared memory.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::wire::Packet;
 /// Packets that are taken from shared memory at once.
 const LETTERS: usize = 64;
 
-/// Returns what a message in shared memory says of itself: the places of the path's GIDs in the tables of the two processes.
-/// Returns `None` if the peer has no such GID, or if the slots do not match.
+/// Returns the tag of messages by a path through shared memory: the indices of the path's GIDs in the tables of the two
+/// processes. Returns `None` if the peer has no such GID, or if the slots do not match.
 pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     let mut gids = link.gids().iter();
     let to = gids.position(|gid| *gid == path.destination)?;
@@ -24,7 +24,7 @@ fn gids_of(tag: u16) -> (usize, usize) {
     (usize::from(tag >> 4 & 0xf), usize::from(tag & 0xf))
 }
 
-/// What came through shared memory.
+/// Something that arrived through shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery<'a> {
     Packet(Packet<'a>),

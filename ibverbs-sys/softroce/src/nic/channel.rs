@@ -56,9 +56,9 @@ impl Nic {
         event
     }
 
-    /// Fetches a channel's next event, or waits for it, where this thread does not do the device's work: another thread
-    /// does that at this channel or another, or the engine. A wakeup without an event may be a peer's, meant for the
-    /// other thread of this channel. Then nobody would receive what the peer sent, so the engine is woken to do it.
+    /// Fetches a channel's next event, or waits for it, while another thread at a channel, or the engine, does the
+    /// device's work. A wakeup without an event may be a peer's, meant for the other thread of this channel. Then no
+    /// thread would receive the peer's message, so the engine is woken to do so.
     fn next_event_beside(&self, channel: &CompletionChannel) -> io::Result<Arc<Element>> {
         loop {
             if let Some(event) = channel.wait()? {

@@ -1,4 +1,4 @@
-//! What the engine and the queue pairs ask of the NIC.
+//! The NIC as the engine and the queue pairs see it.
 
 use std::any::Any;
 use std::net::Ipv6Addr;
@@ -21,7 +21,8 @@ impl engine::Device for Nic {
         match self.look_after(self.now(), Care::Engine) {
             Look::Contended => {
                 self.refused.store(true, Ordering::Relaxed);
-                // Who has the lock sees that when he lets go of it, or this sees that he has.
+                // Either the thread that has the lock sees the flag when it releases it, or this thread sees that the
+                // lock is free.
                 fence(Ordering::SeqCst);
                 self.look_after(self.now(), Care::Engine)
             }

@@ -1,4 +1,4 @@
-//! A device that has failed: it does nothing any more, and everyone who waits for it is told.
+//! Failure of the device: a failed device does no more work, and every waiting thread is told.
 
 use std::any::Any;
 use std::io::{self, Write};
@@ -11,15 +11,15 @@ use crate::engine;
 use crate::proto::Time;
 
 impl Nic {
-    /// Ends the device's work for good: the link goes down, all queue pairs enter the error state, which
-    /// flushes their requests, and every open context gets `IBV_EVENT_DEVICE_FATAL`. From then on verbs
-    /// that make or change objects fail with `EIO`.
+    /// Ends the device's work for good: the link goes down, all queue pairs enter the error state, which flushes their
+    /// requests, and every open context gets `IBV_EVENT_DEVICE_FATAL`. From then on verbs that make or change objects
+    /// fail with `EIO`.
     ///
-    /// The first call writes `reason` to standard error; later calls do nothing. Returns whether this is
-    /// the first call.
+    /// The first call writes `reason` to standard error; later calls do nothing. Returns whether this is the first
+    /// call.
     ///
-    /// Any thread may call this, whatever locks it holds: what needs locks is done by a thread that is
-    /// started for it, and may not be done yet when this returns.
+    /// Any thread may call this, with any locks held. The steps that need locks are done by a thread that is started
+    /// for them, and may not be done yet when this returns.
     pub(crate) fn fatal(&self, reason: &str) -> bool {
         if !self.faults.fail_device() {
             return false;
@@ -38,7 +38,7 @@ impl Nic {
         true
     }
 
-    /// Ends the device's work after a panic in the middle of it, as [`fatal`](Self::fatal).
+    /// Ends the device's work after a panic, as [`fatal`](Self::fatal) does.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> bool {
         let message = match panic.downcast_ref::<String>() {
             Some(message) => Some(message.as_str()),
@@ -55,7 +55,7 @@ impl Nic {
 
     fn tell_failure(&self) {
         for queue_pair in self.queue_pairs.all() {
-            // A queue pair that a panic left in the middle of a change does not keep the others waiting.
+            // A queue pair that a panic left inconsistent must not keep the others from failing.
             let _ = catch_unwind(AssertUnwindSafe(|| queue_pair.fail()));
         }
         self.deadlines.expire(Time::from_nanos(u64::MAX));

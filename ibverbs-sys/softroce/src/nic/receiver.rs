@@ -21,7 +21,7 @@ use crate::same_host::{self, Neighbourhood};
 use crate::spin;
 use crate::wire::Run;
 
-/// What the one thread that receives has in hand.
+/// State of the one thread that is receiving.
 pub(super) struct Receiver {
     inbox: Inbox,
     /// The queue pairs that got packets of this batch, or of one before and have not answered yet.
@@ -32,7 +32,7 @@ pub(super) struct Receiver {
     /// The peers of the host, as they are known here.
     neighbours: same_host::Known,
     sockets: Sockets,
-    /// What it counts at each message of a peer of the host.
+    /// Counters of messages from peers of the host.
     tally: Tally,
 }
 
@@ -53,9 +53,9 @@ impl Receiver {
 /// For whom the network is looked after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Care {
-    /// One who polls, and will do so again.
+    /// A thread that polls, and will poll again.
     Poll,
-    /// One who was woken by a peer: he does what he was woken for, and answers with what is his own to send.
+    /// A thread that a peer woke: it does the work that it was woken for, and sends the answers itself.
     Wake,
     /// The engine, for nobody else may do it.
     Engine,
@@ -74,7 +74,7 @@ const FEW: usize = 4;
 /// not much larger has none left to send by then.
 const ENOUGH: usize = 32;
 
-/// How long a thread that receives is waited for where something ends.
+/// Time to wait for a thread that is receiving, where something ends.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Batches that one who refused the engine fetches in its place.
@@ -86,7 +86,7 @@ impl Nic {
     /// done here.
     pub(crate) fn progress(&self) -> bool {
         if let Some(neighbourhood) = &self.neighbourhood {
-            // Who polls at the same time counts the same poll.
+            // Threads that poll at the same time may count as one poll.
             let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
             self.polls.store(polls, Ordering::Relaxed);
             if !polls.is_multiple_of(GLANCES) && self.glance(neighbourhood) {
@@ -97,7 +97,8 @@ impl Nic {
         self.polled.store(now.as_nanos().max(1), Ordering::Relaxed);
         let looked = self.look_after(now, Care::Poll) != Look::Contended;
         if !looked {
-            // Who is at it may have been kept from running in the middle; then polling keeps him from it.
+            // The thread that is receiving may have lost its processor in the middle of it; polling on would keep it
+            // off the processor.
             thread::yield_now();
         }
         looked
@@ -158,7 +159,7 @@ impl Nic {
             let refused = self.refused.load(Ordering::Relaxed);
             if refused {
                 self.refused.store(false, Ordering::Relaxed);
-                // What woke an engine that was refused before this is there for the next look.
+                // Packets that woke an engine which was refused before this are visible to the next look.
                 fence(Ordering::SeqCst);
                 (owed, care) = (true, Care::Engine);
             }
@@ -178,7 +179,7 @@ impl Nic {
             neighbourhood.refresh_links(&mut receiver.neighbours);
         }
         if receiver.neighbours.links().is_empty() {
-            // What did not go with what the program said goes now.
+            // Acknowledgements that did not go with messages of the program go now.
             receiver.touched.retain(|queue_pair| queue_pair.owes());
             self.answer(|| now, &mut receiver.touched, is_quiet);
         }
@@ -303,8 +304,9 @@ impl Nic {
         }
     }
 
-    /// Whether acknowledgements may be left to a later look: one who polls for a message and gets it looks at it at once, and
-    /// what he has to say himself often follows, with which they go. If he does not look again, the engine does.
+    /// Returns whether acknowledgements may be left to a later look. A thread that polls for a message looks at it at
+    /// once, and often sends a message itself, which takes the acknowledgement along. If the thread does not look
+    /// again, the engine does.
     fn may_answer_later(&self) -> bool {
         if !self.owes_answers.load(Ordering::Relaxed) {
             self.owes_answers.store(true, Ordering::Relaxed);

@@ -116,7 +116,7 @@ impl Host {
         self.connect_with(peer, 13);
     }
 
-    /// The same with another timeout.
+    /// Connects with another timeout.
     fn connect_with(&self, peer: &Self, timeout: u8) {
         type Bit = ibv_qp_attr_mask;
         let mut values = ibv_qp_attr {
@@ -571,7 +571,7 @@ fn what_has_come_is_looked_at_before_a_timer_that_is_late() {
     b.completions(10, nobody_polls);
     let sent = || b.nic.counters.value(Counter::SentPackets);
     until("the answer is sent", || sent() > 16);
-    // It is in the socket, behind more than one batch, when the time for it is over.
+    // The answer is in the socket, behind more than one batch, when the time for it is over.
     let late = a.queue_pair.next_timeout().unwrap() + Duration::from_millis(1);
     until("the time is over", || a.nic.now() > late);
     assert!(!a.nic.progress());

@@ -9,22 +9,22 @@ use super::{
     SendRequest, Sequence, Service, State, Time,
 };
 
-/// What is moved at once: a message, or a part of one that begins and ends where a packet would.
+/// A message that is moved without packets, or a part of one that begins and ends at the boundaries of packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     /// The request.
     pub request: &'a SendRequest,
     /// The number of the part's first packet.
     pub sequence: Sequence,
-    /// How many sequence numbers it has.
+    /// Number of sequence numbers that the part takes.
     pub packets: u32,
     /// Where in the message it begins, in bytes.
     pub offset: u32,
     /// Its bytes.
     pub length: u32,
-    /// It is the first of the message.
+    /// Set if the part is the first of the message.
     pub starts: bool,
-    /// It is the last of the message.
+    /// Set if the part is the last of the message.
     pub ends: bool,
     /// The queue pair that it is of.
     pub source: u32,
@@ -32,12 +32,13 @@ pub struct Part<'a> {
     pub queue_key: u32,
 }
 
-/// What becomes of a [`Part`].
+/// Result of offering a [`Part`] to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done, as if it were acknowledged.
+    /// The part was taken, and counts as acknowledged.
     Done,
-    /// The same of a whole message, of which the peer itself does not know: it is told before packets come again.
+    /// A whole message was taken without the knowledge of the peer's queue pair, which must be told of it before
+    /// packets come again.
     Unseen,
     /// Nothing was done: it shall go by packets.
     Packets,
@@ -46,23 +47,23 @@ pub enum Answer {
         /// The code.
         timer: u8,
     },
-    /// Nothing was done yet: it shall be asked again after so long.
+    /// Nothing was done yet: the peer is to be asked again after a time.
     Later {
-        /// The time.
+        /// Time until then.
         again: Duration,
     },
     /// The request ends so, and with it the connection.
     Failed(CompletionStatus),
 }
 
-/// What a requester came to.
+/// Result of an attempt to move a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A part was moved, and there may be more.
     Moved,
     /// There is nothing that could go now.
     Idle,
-    /// What is next has to go by packets.
+    /// The next part has to go by packets.
     Packets,
 }
 
@@ -119,7 +120,7 @@ impl QueuePair {
         step
     }
 
-    /// Whether [`poll_direct`](Self::poll_direct) would move something, from what this side knows.
+    /// Returns the step that [`poll_direct`](Self::poll_direct) would take, as far as this side knows.
     pub fn has_direct(&self, now: impl FnOnce() -> Time) -> Step {
         if matches!(
             self.endpoint.state,
@@ -131,13 +132,13 @@ impl QueuePair {
         }
     }
 
-    /// Whether a request that was posted now would be the next: all before it are done.
+    /// Returns whether a request that is posted now would be the next to go: all requests before it are done.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.is_idle()
     }
 
-    /// How many sequence numbers a message of so many bytes has.
+    /// Returns the number of sequence numbers of a message of `length` bytes.
     #[inline]
     pub fn packets(&self, length: u32) -> u32 {
         if length <= 256 {
@@ -154,8 +155,8 @@ impl QueuePair {
         self.requester.skip(packets);
     }
 
-    /// Whether what this queue pair sends is for `peer`, and what that one sends for this. Of datagrams only the
-    /// partition counts.
+    /// Returns whether this queue pair and `peer` are connected to each other. For datagrams only the partition has to
+    /// match.
     pub fn is_connected_to(&self, peer: &Self) -> bool {
         let (own, other) = (&self.endpoint, &peer.endpoint);
         let connected = own.service == Service::UnreliableDatagram
@@ -165,7 +166,7 @@ impl QueuePair {
         own.service == other.service && connected && own.shares_partition(other)
     }
 
-    /// Whether what goes next is a message, which takes a receive at the other side.
+    /// Returns whether the next request is a send, which takes a receive request at the other side.
     pub fn next_is_send(&self) -> bool {
         let next = self.requester.next_request();
         next.is_some_and(|next| matches!(next.operation, SendOperation::Send { .. }))
@@ -210,9 +211,10 @@ impl QueuePair {
         }
     }
 
-    /// The same of a datagram, which has come by `route`.
+    /// Takes a datagram of `sender`'s without packets, as [`take`](Self::take) does with parts of messages. `route` is
+    /// the GRH that its receiver finds in its buffer.
     ///
-    /// The caller has checked that it is for this queue pair, and the partition.
+    /// The caller has checked the queue pair number and the partition.
     pub fn take_datagram<H: Host>(
         &mut self,
         part: &Part<'_>,
@@ -260,7 +262,7 @@ impl QueuePair {
         Answer::Done
     }
 
-    /// Whether it takes anything.
+    /// Returns whether the queue pair receives anything in its state.
     fn listens(&self) -> bool {
         !matches!(
             self.endpoint.state,
@@ -283,7 +285,7 @@ impl QueuePair {
     }
 }
 
-/// Whether a part can be gathered.
+/// Checks that the bytes of a part can be gathered.
 pub(super) fn readable(part: &Part<'_>, sender: &impl Memory) -> Result<(), CompletionStatus> {
     let writes = matches!(
         part.request.operation,

@@ -1,4 +1,4 @@
-//! Two queue pairs in whatever states, with whatever packets between them.
+//! Two queue pairs in any states, with any packets between them.
 
 use std::collections::VecDeque;
 
@@ -16,17 +16,17 @@ use crate::wire::{Aeth, AtomicEth, Deth, Header, Opcode, Packet, Reth, Syndrome,
 /// Steps of one input.
 const STEPS: usize = 200;
 
-/// Packets that a queue pair sends at one moment: more are one that does not stop.
+/// Limit of the packets that a queue pair sends at one moment: one that sends more never stops.
 const BURST: usize = 10_000;
 
 /// Bytes of a region.
 const REGION: u32 = 2048;
 
-/// A queue pair, what was asked of it, and what it told.
+/// A queue pair, with the requests that it got and the completions that it gave.
 struct Side {
     node: Node,
     watch: Watch,
-    /// Packets were made up that say that they are of the peer: it may have been told that something is acknowledged.
+    /// Set after a forged packet of the peer was handed in, which may have acknowledged something.
     is_deceived: bool,
     posted: VecDeque<u64>,
     receives: VecDeque<u64>,
@@ -43,8 +43,8 @@ struct World {
     now: Time,
 }
 
-/// Runs two queue pairs as the bytes say: transitions, requests, packets that come late, twice, changed, not at all, or that
-/// nobody sent, and timeouts.
+/// Runs two queue pairs as the bytes say: transitions, requests, timeouts, and packets that come late, twice, changed,
+/// not at all, or that neither side sent.
 pub fn queue_pair(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = World::new(&mut input);
@@ -69,8 +69,8 @@ pub fn queue_pair(bytes: &[u8]) {
     world.end();
 }
 
-/// Runs two queue pairs that are connected, and makes up packets of the manufacturer's opcodes between theirs: no memory
-/// changes by them, no request ends, and no receive is taken.
+/// Runs two connected queue pairs, with forged packets of the manufacturer's opcodes between their own packets. Checks
+/// that no forged packet changes memory, ends a request or takes a receive.
 pub fn manufacturer(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = World::new(&mut input);
@@ -115,7 +115,7 @@ impl Side {
         side
     }
 
-    /// The bytes of its memory, and how much it has told.
+    /// Returns the bytes of the side's memory, and the numbers of its completions and of the receives that are left.
     fn told(&self) -> (Vec<Vec<u8>>, usize, usize, usize) {
         let machine = &self.node.machine;
         (
@@ -148,7 +148,7 @@ impl Side {
         }
     }
 
-    /// Requests end once each, in the order of posting; and so do receives.
+    /// Checks that requests end once each, in the order of posting, and receives, too.
     fn check(&mut self) {
         for completion in self.node.machine.sends.drain(..) {
             assert_eq!(self.posted.pop_front(), Some(completion.id), "in order");
@@ -251,7 +251,7 @@ impl World {
             SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,
             _ => u32::from(input.half()) % (most + 1),
         };
-        // Some of it from a key that is none.
+        // Some of the data has an invalid key.
         let key = if input.byte() == 9 { 77 } else { keys[0] };
         let segment = node.machine.segment(key, 0, length);
         *next += 1;
@@ -283,7 +283,7 @@ impl World {
         side.node.machine.receives.push_back(request);
     }
 
-    /// Lets a packet on the way to a side come, or not, or twice, or late, or changed.
+    /// Delivers a packet on the way to a side, or drops, doubles, delays or changes it.
     fn deliver(&mut self, side: usize, input: &mut Input<'_>) {
         let wire = &mut self.wires[side];
         let Some(mut packet) = wire.pop_front() else {
@@ -323,7 +323,7 @@ impl World {
         self.sides[side].transmit(self.now, &mut self.wires[1 - side]);
     }
 
-    /// Hands in a packet that nobody sent: with right numbers of queue pair and partition, or any bytes.
+    /// Hands in a packet that neither side sent: with the right queue pair number and partition, or of any bytes.
     fn forge(&mut self, side: usize, input: &mut Input<'_>, only: Option<Transport>) {
         self.sides
             .iter_mut()
@@ -397,7 +397,7 @@ impl World {
         let mut bytes = Vec::new();
         Packet { header, payload }.emit(&mut bytes);
         match only {
-            // What the packet alone does is looked at.
+            // Hands over this packet alone, so that its effect can be checked.
             Some(_) => self.sides[side].receive(self.now, &bytes),
             None => self.hand_in(side, &bytes),
         }
@@ -415,7 +415,7 @@ impl World {
         }
     }
 
-    /// Changes a state, as the specification allows it.
+    /// Changes a state, by a transition that the specification allows.
     fn enter(&mut self, side: usize, input: &mut Input<'_>) {
         use State::{
             Error, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained, SendQueueError,
@@ -443,7 +443,7 @@ impl World {
         }
         if next == Reset {
             node.machine.receives.clear();
-            // What was told before is looked at.
+            // The completions from before the reset stay under check.
             let (sends, received) = (node.machine.sends.len(), node.machine.received.len());
             let side = &mut self.sides[side];
             side.posted.truncate(sends);
@@ -452,7 +452,7 @@ impl World {
         self.sides[side].transmit(now, &mut self.wires[1 - side]);
     }
 
-    /// Changes what a queue pair in use lets its peer do.
+    /// Changes the access of the peer to a queue pair in use.
     fn change(&mut self, side: usize, input: &mut Input<'_>) {
         let Side { node, .. } = &mut self.sides[side];
         let attributes = node.queue_pair.attributes_mut();
@@ -465,7 +465,7 @@ impl World {
         self.sides.iter_mut().for_each(Side::check);
     }
 
-    /// Nothing hangs: in the end all that was asked for is over, by an error at the latest.
+    /// Checks that nothing hangs: in the end every request is over, by an error at the latest.
     fn end(&mut self) {
         for side in [0, 1] {
             let Side { node, .. } = &mut self.sides[side];

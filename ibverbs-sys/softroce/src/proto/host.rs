@@ -21,18 +21,18 @@ pub enum RemoteFault {
     Invalid,
 }
 
-/// Progress of the withdrawal of a key from other processes of the host. Their copies end by themselves; no thread waits for
-/// them while it holds the lock of a queue pair.
+/// Progress of the withdrawal of a key from other processes of the host. Their copies end by themselves; a thread that
+/// holds the lock of a queue pair does not wait for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withdrawal {
     /// No copy uses the key any more.
     Complete,
-    /// A copy is under way: to be asked again after so long.
+    /// A copy is still going on: ask again after a time.
     Pending {
-        /// The time.
+        /// Time until then.
         again: Duration,
     },
-    /// A copy has not ended for so long that it may never do. The key is as it was.
+    /// A copy has taken so long that it may never end. The key is as it was.
     Refused,
 }
 
@@ -81,7 +81,7 @@ pub trait Memory {
         Ok(())
     }
 
-    /// Whether a peer may do `access` to `length` bytes. Zero bytes need no key (IBTA 9.7.4.1.5).
+    /// Checks that a peer may do `access` to `length` bytes. Zero bytes need no key (IBTA 9.7.4.1.5).
     fn check_remote(
         &self,
         key: u32,
@@ -126,8 +126,8 @@ pub trait Memory {
     /// Adds to eight bytes atomically, in this machine's byte order; returns what they were.
     fn fetch_add(&self, key: u32, address: u64, add: u64) -> Result<u64, RemoteFault>;
 
-    /// Lets nobody begin to use what a window is bound to, which is to be bound anew: it is asked until it is not pending, and then
-    /// the window is [bound](Self::bind), or [kept](Self::keep).
+    /// Keeps peers from beginning to use the present binding of a window that is to be bound again. The caller repeats
+    /// this until it is not pending, and then [binds](Self::bind) the window, or [keeps](Self::keep) it.
     fn withdraw_window(&self, _binding: &WindowBinding) -> Withdrawal {
         Withdrawal::Complete
     }
@@ -149,7 +149,7 @@ pub trait Memory {
     /// Makes a key invalid at the wish of the peer.
     fn invalidate_remote(&self, key: u32) -> Result<(), RemoteFault>;
 
-    /// Whether the `length` bytes from `offset` on of a message can be gathered from `list`.
+    /// Checks that the `length` bytes from `offset` on of a message can be gathered from `list`.
     fn check_local(&self, list: &[Segment], offset: u32, length: u32) -> Result<(), LocalFault> {
         let mut bytes = vec![0; length as usize];
         self.gather(list, offset, &mut bytes)
@@ -210,7 +210,7 @@ pub trait Memory {
     }
 }
 
-/// What a queue pair tells beside completions: affiliated asynchronous events (IBTA 11.6.3).
+/// Reports of a queue pair other than completions: affiliated asynchronous events (IBTA 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A packet came before the queue pair was ready to send.
@@ -227,7 +227,7 @@ pub enum Event {
     LastRequestReached,
 }
 
-/// What is counted: names of the kernel's and of vendors' hardware counters.
+/// The counters, by the names of the kernel's and of vendors' hardware counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
 #[expect(missing_docs, reason = "the kernel's own names")]
@@ -256,12 +256,12 @@ pub enum Counter {
     DirectMessages,
     SharedMessages,
     SharedWakings,
-    /// Those of them that woke a thread of the program, which waited at a channel.
+    /// The part of `SharedWakings` that woke a thread of the program which waited at a channel.
     SharedChannelWakings,
 }
 
 impl Counter {
-    /// How many there are.
+    /// Number of counters.
     pub const COUNT: usize = Self::SharedChannelWakings as usize + 1;
 }
 
@@ -271,7 +271,7 @@ pub trait Host: Memory {
     /// target, of the shared queue with the number `xrc_srq`.
     fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest>;
 
-    /// Whether the XRC shared receive queue exists and is of the queue pair's domain.
+    /// Returns whether the XRC shared receive queue exists and is of the queue pair's domain.
     fn has_xrc_srq(&self, number: u32) -> bool;
 
     /// A send request ended.

@@ -3,7 +3,7 @@ use std::net::Ipv6Addr;
 use super::Attributes;
 use crate::number;
 
-/// How packets get to a peer: what an address handle holds.
+/// The path of packets to a peer: the contents of an address handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
     /// Index of the local GID.
@@ -18,7 +18,7 @@ pub struct Path {
     pub flow_label: u32,
 }
 
-/// What came with a packet from the layers below.
+/// Facts about a packet that come from the layers below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Index of the local GID that it was sent to.
@@ -30,16 +30,16 @@ pub struct Arrival {
     /// The GRH that a datagram's receiver finds in the first 40 bytes of its buffer: of IPv6 the header, of IPv4
     /// 20 bytes of which nothing is said and then the header (IBTA annex A17.4.5.1).
     pub route: [u8; 40],
-    /// The slot that the numbers of all queue pairs of the sender have: it is known of senders of this host, by the port that they
-    /// send from. None: the sender's queue pairs may have any numbers.
+    /// Slot in the numbers of all queue pairs of the sender. It is known for senders of this host, by the port that
+    /// they send from. `None`: the sender's queue pairs may have any numbers.
     pub slot: Option<u8>,
-    /// Set if the packet came through memory that is shared with the process of the sender's address alone, so that no other
-    /// process can have sent it.
+    /// Set if the packet came through memory that is shared with only the process that has the sender's address, so
+    /// that no other process can have sent it.
     pub private: bool,
 }
 
 impl Arrival {
-    /// Returns whether it came the way that a connection has, from its peer.
+    /// Returns whether the packet came from the peer of a connection with these attributes, by the connection's path.
     #[inline]
     pub(crate) fn is_of(&self, attributes: &Attributes) -> bool {
         let path = attributes.path.as_ref();

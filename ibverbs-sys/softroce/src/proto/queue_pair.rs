@@ -8,11 +8,11 @@ use super::{
 };
 use crate::wire::{Opcode, Packet, Transport};
 
-/// One queue pair of the transport: what it sends, how it answers, and its state.
+/// A queue pair of the transport: its requester, its responder, and its state.
 ///
-/// All that it knows of the world comes with the calls: the time, packets, and the [`Host`]. The caller sees to
-/// the rules that need more than one queue pair: which state follows which, how many requests there may be,
-/// which addresses packets come from.
+/// The calls bring everything from outside: the time, packets, and the [`Host`]. The caller keeps the rules that a
+/// queue pair cannot check by itself: the order of the states, the limit of requests, and the addresses that packets
+/// come from.
 #[derive(Debug)]
 pub struct QueuePair {
     pub(super) endpoint: Endpoint,
@@ -55,7 +55,7 @@ impl QueuePair {
         self.endpoint.number
     }
 
-    /// What it promises.
+    /// Returns the service of the queue pair.
     pub fn service(&self) -> Service {
         self.endpoint.service
     }
@@ -65,14 +65,14 @@ impl QueuePair {
         self.endpoint.state
     }
 
-    /// What it goes by.
+    /// Returns the attributes.
     pub fn attributes(&self) -> &Attributes {
         &self.endpoint.attributes
     }
 
-    /// What it goes by, to be set before the [transition](Self::enter) that needs it. The sequence numbers are
-    /// those to begin with, and count at the transitions to ready to receive and ready to send; the window
-    /// counts at the latter.
+    /// Returns the attributes, which are to be set before the [transition](Self::enter) that needs them. The sequence
+    /// numbers are the first ones, and are used at the transitions to ready to receive and ready to send; the window is
+    /// used at the latter.
     pub fn attributes_mut(&mut self) -> &mut Attributes {
         &mut self.endpoint.attributes
     }
@@ -100,7 +100,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether what was begun before the send queue was to be drained still goes on.
+    /// Returns whether requests that were begun before the send queue was to be drained are still going on.
     pub fn is_draining(&self) -> bool {
         self.endpoint.state == State::SendQueueDrained && !self.drained
     }
@@ -163,14 +163,14 @@ impl QueuePair {
         }
     }
 
-    /// The same in a state in which nothing is flushed.
+    /// Queues a request in a state in which nothing is flushed.
     #[inline]
     pub fn queue(&mut self, request: SendRequest) {
         self.requester.post(request);
     }
 
-    /// Whether what was posted last may wait for an answer that is on its way, so that [`poll_transmit`](Self::poll_transmit)
-    /// need not be called before that has come.
+    /// Returns whether the request that was posted last may wait for an answer that is on its way, so that
+    /// [`poll_transmit`](Self::poll_transmit) need not be called before the answer has come.
     pub fn may_wait(&self) -> bool {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
     }
@@ -180,13 +180,13 @@ impl QueuePair {
         self.requester.peer_is_gone();
     }
 
-    /// Whether nothing is to be transmitted but an acknowledgement, of a message that the program was told of. It may wait for
-    /// what the program answers, to go with that: for as long as looking at a message takes.
+    /// Returns whether an acknowledgement is all there is to transmit, for a message that the program was told of. The
+    /// acknowledgement may wait for a message of the program to go with, for as long as looking at a message takes.
     pub fn may_rest(&self) -> bool {
         self.is_patient() && self.requester.is_silent()
     }
 
-    /// Whether an acknowledgement is to be transmitted.
+    /// Returns whether an acknowledgement is to be transmitted.
     pub fn owes(&self) -> bool {
         self.responder.owes()
     }
@@ -262,7 +262,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether it takes what is for this number, of this partition. If not, that is counted.
+    /// Returns whether a packet for this number and partition is taken, and counts it if not.
     pub(super) fn takes(&self, destination: u32, partition_key: u16, host: &mut impl Host) -> bool {
         let is_closed = matches!(
             self.endpoint.state,
@@ -340,8 +340,8 @@ impl QueuePair {
         sooner(self.requester.next_timeout(), self.responder.next_timeout())
     }
 
-    /// What [`poll_transmit`](Self::poll_transmit) has cannot be sent, because the peer makes no room for it: that is waited for as an
-    /// answer is, and not without end.
+    /// Notes that the packets of [`poll_transmit`](Self::poll_transmit) cannot be sent, because the peer has no room
+    /// for them. The room is waited for as an answer is: not without end.
     pub fn expect_room(&mut self, now: Time) {
         if self.endpoint.is_reliable() {
             self.requester.expect_room(now, &self.endpoint);

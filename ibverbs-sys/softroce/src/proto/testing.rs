@@ -381,7 +381,7 @@ pub(crate) enum From {
     B,
 }
 
-/// What the wire does with a packet.
+/// Treatment of a packet by the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Deliver,
@@ -562,7 +562,7 @@ impl Pair {
         self.run_with(|_, _| Fate::Deliver);
     }
 
-    /// The same over a wire that decides over each packet.
+    /// Runs both nodes as [`run`](Self::run) does, over a wire that decides about each packet.
     pub(crate) fn run_with(&mut self, mut fate: impl FnMut(From, &Packet<'_>) -> Fate) {
         for _ in 0..100_000 {
             let moved = self.turn(From::A, &mut fate) | self.turn(From::B, &mut fate);

@@ -8,7 +8,7 @@ const RECEIVER_NOT_READY: [u32; 32] = [
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-/// How long the requester stays away that was told `code`.
+/// Returns how long a requester waits after an RNR NAK with the timer `code`.
 pub(super) fn receiver_not_ready(code: u8) -> Duration {
     let units = RECEIVER_NOT_READY[usize::from(code & 31)];
     Duration::from_micros(u64::from(units) * 10)
@@ -26,7 +26,7 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// Whether a packet may go now, as one of a burst of `burst` packets each of which has `interval`.
+    /// Returns whether a packet may go now, as one of a burst of `burst` packets, each of which takes `interval`.
     pub(super) fn take(&mut self, now: Time, burst: u32, interval: Duration) -> bool {
         if self.left == 0 {
             self.paused = now < self.again;
@@ -51,34 +51,34 @@ impl Pacer {
     }
 }
 
-/// A pause, after which something is looked at again that ends without a word.
+/// A pause between two checks of an event that gives no notice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pause {
-    /// A wait that begins as soon as the time is known.
+    /// Duration of a pause that begins as soon as the time is known.
     wished: Option<Duration>,
     end: Option<Time>,
 }
 
 impl Pause {
-    /// A wait of this duration.
+    /// Requests a pause of this duration.
     pub(super) fn wish(&mut self, length: Duration) {
         self.wished = Some(length);
     }
 
-    /// Begins, if it is to be looked at again.
+    /// Begins a pause that was requested.
     pub(super) fn begin(&mut self, now: impl FnOnce() -> Time) {
         if let Some(length) = self.wished.take() {
             self.end = Some(now() + length);
         }
     }
 
-    /// When it is to be looked at.
+    /// Returns the end of the pause.
     #[inline]
     pub(super) fn end(&self) -> Option<Time> {
         self.end
     }
 
-    /// The wait is over.
+    /// Ends the pause if its time is over.
     pub(super) fn handle_timeout(&mut self, now: Time) {
         if self.end.is_some_and(|end| end <= now) {
             self.end = None;

@@ -1,11 +1,12 @@
-//! Reads, writes and atomics in the memory of another process that are done while they are posted: nothing is made of them
-//! that would be queued.
+//! Reads, writes and atomics in the memory of another process that are carried out while they are posted, without a
+//! queue.
 //!
-//! That is so where all before them are done and the way is known, and for as much of a list as needs nobody at the other side.
-//! Whatever is in the way of a request, it and all behind it are queued, and go as every other one.
+//! This is possible if all requests before them are done and the connection to the peer is known, and for as much of a
+//! list as needs nothing of the peer's process. A request that cannot go this way is queued, with all requests behind
+//! it.
 //!
-//! What a list does together it pays for once: the locks of the queue pair and of the completion queue, the reading of the
-//! regions, a [`Visit`] to the peer, and the sequence numbers.
+//! A list pays once for all its requests: for the locks of the queue pair and of the completion queue, the reading of
+//! the regions, a [`Visit`] to the peer, and the sequence numbers.
 
 use std::iter;
 
@@ -32,7 +33,7 @@ pub(crate) struct OneSided<'a> {
     pub(crate) signaled: bool,
 }
 
-/// What it does.
+/// Operation of the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Write,
@@ -53,18 +54,18 @@ pub(crate) trait List<'a> {
     /// The next one, if it is of a kind that can be done so, and may be posted.
     fn peek(&self) -> Option<OneSided<'a>>;
 
-    /// It is done; the next one, as [`peek`](Self::peek).
+    /// Ends the current request. Returns the next one, as [`peek`](Self::peek) does.
     fn advance(&mut self) -> Option<OneSided<'a>>;
 }
 
-/// A request that is done and of which that is to be told.
+/// A request that is carried out and whose completion is still to be reported.
 struct Ended {
     id: u64,
     work: Work,
     length: u32,
 }
 
-/// Why a request was not done at once.
+/// Reason why a request was not carried out at once.
 enum Undone {
     /// The request was not done, or only in part, and can be done again.
     Left,
@@ -166,7 +167,7 @@ impl QueuePair {
     }
 }
 
-/// Does all of a request; how many bytes.
+/// Carries out all of a request. Returns the number of bytes.
 #[inline]
 fn execute(
     request: &OneSided<'_>,
@@ -199,7 +200,8 @@ fn execute(
     if segment.length != 8 {
         return Err(Undone::Left);
     }
-    // Nothing is done that could not be told, but where the memory for the result is not there.
+    // The key of the result's memory is checked first: after the operation, the result can be lost only if that memory
+    // is missing.
     let piece = regions.piece(domain, segment, true).ok_or(Undone::Left)?;
     let before = visit.atomic(remote, atomic).ok_or(Undone::Left)?;
     piece.store(before).ok_or(Undone::Lost)?;

@@ -81,7 +81,7 @@ impl QueuePair {
             Data::Gathered(list @ [segment]) if segment.length as usize <= SHORT => {
                 let bytes = &mut room[..segment.length as usize];
                 let host = self.surroundings(attached, notes);
-                // What is wrong is found out again where it can be told.
+                // The usual path meets the same error and can report it.
                 if !bytes.is_empty() && host.gather(list, 0, bytes).is_err() {
                     return false;
                 }

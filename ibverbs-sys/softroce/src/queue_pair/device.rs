@@ -9,7 +9,7 @@ use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::receive;
 use crate::same_host::{Link, Neighbourhood};
 
-/// What a queue pair needs of the NIC that it is on.
+/// The NIC, as a queue pair on it uses it.
 pub trait Device: fmt::Debug + Send + Sync {
     /// The regions and windows.
     fn memory(&self) -> &memory::Registry;
@@ -23,17 +23,17 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// The entry of the GID table, unless it is empty or there is none.
     fn gid(&self, index: u8) -> Option<Ipv6Addr>;
 
-    /// Whether packets can go this way at all: the local GID is there, and the peer's is of its kind.
+    /// Returns whether packets can go this way at all: the local GID exists, and the peer's is of the same kind.
     fn reaches(&self, path: &Path) -> bool;
 
-    /// Receives packets of the queue pair at the end of this way from now on; called once for each queue pair that is connected
-    /// to it.
+    /// Receives packets of the queue pair at the end of this path from now on; called once for each queue pair that is
+    /// connected to it.
     fn connect(&self, _path: &Path, _number: u32) {}
 
     /// Ends one call of [`connect`](Self::connect).
     fn disconnect(&self, _path: &Path, _number: u32) {}
 
-    /// How many packets of this size may be on the way to a peer unacknowledged.
+    /// Returns how many packets of this size may be on the way to a peer without acknowledgement.
     fn window(&self, mtu: Mtu) -> u32;
 
     /// The time.
@@ -50,7 +50,7 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// For one who counts often.
     fn tally(&self) -> Tally;
 
-    /// Whether messages to queue pairs of this NIC go there without packets now.
+    /// Returns whether messages to queue pairs of this NIC go without packets now.
     fn is_direct(&self) -> bool {
         false
     }
@@ -60,7 +60,7 @@ pub trait Device: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether messages go through memory that is shared with other processes of the host now.
+    /// Returns whether messages go through memory that is shared with other processes of the host now.
     fn is_shared(&self) -> bool {
         false
     }
@@ -107,13 +107,13 @@ pub(crate) trait Outgoing {
     /// Sends what was taken, in that order.
     fn flush(&mut self);
 
-    /// Whether who shares memory is woken later.
+    /// Returns whether wakeups of processes that share memory are deferred.
     fn is_quiet(&self) -> bool {
         false
     }
 
-    /// What is pushed from now on is this queue pair's, and goes to this process through shared memory, where the tag says of
-    /// which GIDs it is.
+    /// Sends the packets pushed from now on through memory shared with this process, as those of one queue pair. The
+    /// tag tells the peer their GIDs.
     fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         let _ = (link, tag, queue_pair);
     }

@@ -13,12 +13,12 @@ use crate::random::Permutation;
 
 /// The queue pairs of a NIC by their numbers.
 ///
-/// The four high bits of a number are the slot of the NIC's port, so that a peer knows from the
-/// number where to send. Below them numbers are taken in turn from a random permutation: other processes
-/// cannot foresee them, and one comes again as late as possible, so that a late packet for a queue pair that is gone finds
-/// nobody. A number is left out where its record is that of a queue pair that is there.
+/// The four high bits of a number are the slot of the NIC's port, so that a peer knows from the number where to send.
+/// The bits below are taken in turn from a random permutation: other processes cannot foresee them, and a number comes
+/// again as late as possible, so that a late packet for a queue pair that is gone finds none. Numbers whose record is
+/// in use are left out.
 ///
-/// Of queue pairs that are made in a row the low bits differ, by which threads choose lanes.
+/// The low bits of numbers that are given out one after the other differ; threads choose lanes by them.
 pub struct Directory<T = QueuePair> {
     slot: u32,
     order: Order,
@@ -31,7 +31,7 @@ pub struct Directory<T = QueuePair> {
 /// Queue pairs by their records, each with its number.
 type Listed<T> = HashMap<u32, (u32, Arc<T>), BuildHasherDefault<Spread>>;
 
-/// What was found last.
+/// The result of the last look-up.
 #[derive(Debug)]
 pub struct Recent<T = QueuePair> {
     number: u32,
@@ -63,8 +63,8 @@ impl Hasher for Spread {
     }
 }
 
-/// What a queue pair's number never is: those of the management queue pairs, and the one that says
-/// multicast (IBTA 9.2.2, 9.6.3).
+/// Reserved numbers, which no queue pair gets: those of the management queue pairs, and the one for multicast (IBTA
+/// 9.2.2, 9.6.3).
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
 impl<T> Directory<T> {
@@ -88,7 +88,7 @@ impl<T> Directory<T> {
         if queue_pairs.len() >= MAX_QP {
             return Err(Exhausted.into());
         }
-        // There are as many records as there may be queue pairs, and sixteen numbers for each.
+        // There are as many records as queue pairs are allowed, and sixteen numbers for each.
         let number = (0..number::COUNT)
             .map(|_| self.next.fetch_add(1, Ordering::Relaxed) % number::COUNT)
             .map(|next| self.slot | self.order.number(next))
@@ -107,7 +107,8 @@ impl<T> Directory<T> {
         (*found == number).then(|| Arc::clone(queue_pair))
     }
 
-    /// The same, for one who mostly looks for the one that he found last: then nothing is locked, nor counted.
+    /// Finds a queue pair, fast if it is the one that the last look-up found: then no lock is taken and no reference
+    /// counted.
     #[inline]
     pub fn find_again<'r>(&self, number: u32, recent: &'r mut Recent<T>) -> Option<&'r Arc<T>> {
         let version = self.version.load(Ordering::Acquire);
@@ -132,12 +133,12 @@ impl<T> Directory<T> {
         queue_pairs.remove(&key(number)).map(|(_, removed)| removed)
     }
 
-    /// How many there are.
+    /// Returns the number of queue pairs.
     pub fn len(&self) -> usize {
         self.queue_pairs.read().len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the directory is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -157,7 +158,7 @@ struct Order {
     low: Permutation,
 }
 
-/// Bits in which as many numbers in a row differ as there are values of them.
+/// Number of low bits: as many consecutive numbers as these bits have values differ in them.
 const LOW: u32 = 5;
 
 impl Order {
@@ -168,10 +169,10 @@ impl Order {
         }
     }
 
-    /// Returns the number, without the slot, that is taken in a turn.
+    /// Returns the number, without the slot, for a turn.
     fn number(&self, turn: u32) -> u32 {
         let (high, low) = (turn >> LOW, turn & ((1 << LOW) - 1));
-        // Each half selects the other one's permutation, so all of this is one, too.
+        // Each half selects the permutation of the other, so the whole is a permutation, too.
         let low = self.low.apply(high, low);
         self.high.apply(low, high) << LOW | low
     }
@@ -216,7 +217,7 @@ mod tests {
             .map(|number| *number)
     }
 
-    /// The numbers of so many queue pairs of which one is there at a time.
+    /// Returns the numbers of `count` queue pairs, of which only one exists at a time.
     fn one_by_one(directory: &Directory<u32>, count: u32) -> impl Iterator<Item = u32> {
         (0..count).map(|_| {
             let number = insert(directory).unwrap();
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(insert(&directory), Ok(first));
     }
 
-    /// The chance that this fails of random numbers is below 2^-60.
+    /// Checks that numbers look random. The chance that random numbers fail is below 2^-60.
     #[test]
     fn numbers_cannot_be_foreseen() {
         let [one, other] = [(); 2].map(|()| {
@@ -309,10 +310,10 @@ mod tests {
                 &number
             );
         }
-        // It is no longer there, also where it was found last.
+        // The removed queue pair is not found, although the last look-up found it.
         directory.remove(one);
         assert_eq!(directory.find_again(one, &mut recent), None);
-        // Who comes is found, also where nobody was found last.
+        // A new queue pair is found, although the last look-up for its number found none.
         let next = directory.next.load(Ordering::Relaxed);
         let next = directory.slot | directory.order.number(next);
         assert_eq!(directory.find_again(next, &mut recent), None);

@@ -15,7 +15,7 @@ use crate::proto::{
 use crate::receive::{ReceiveQueue, SharedReceiveQueue};
 use crate::xrc::XrcDomain;
 
-/// What a queue pair uses as long as it is there.
+/// The objects that a queue pair uses as long as it exists.
 #[derive(Debug)]
 pub(super) struct Attached {
     /// None of an XRC target: its memory is that of the shared receive queues it is told of.
@@ -38,7 +38,7 @@ pub(super) enum Receives {
     Named,
 }
 
-/// What of the transport's events remains with the queue pair.
+/// State of a queue pair that follows from events of the transport.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Notes {
     /// The send queue has not drained yet.

@@ -24,11 +24,11 @@ use crate::wire::Run;
 
 /// A queue pair: `ibv_qp`.
 ///
-/// One lock holds everything that changes. It is taken before the locks of receive queues and
-/// completion queues. Another queue pair's lock is taken with it only where the two talk
-/// without packets (module `direct`), which has an order for that.
+/// One lock holds everything that changes. This lock is taken before the locks of receive queues and completion queues.
+/// Another queue pair's lock is taken with it only where the two exchange messages without packets (module `direct`),
+/// which has an order for that.
 ///
-/// Destruction ends what it uses at once. Who still holds a reference then finds it dead.
+/// Destruction releases the objects that it uses at once. Holders of other references then find it dead.
 pub struct QueuePair {
     number: u32,
     rules: Rules,
@@ -44,20 +44,20 @@ pub struct QueuePair {
 
 pub(super) struct Inner {
     pub(super) transport: proto::QueuePair,
-    /// What was set last, for `ibv_query_qp`.
+    /// The attributes that were set last, for `ibv_query_qp`.
     as_set: ibv_qp_attr,
     /// None once it is destroyed.
     pub(super) attached: Option<Attached>,
     pub(super) notes: Notes,
     /// Another one after each change by the program.
     pub(super) version: u64,
-    /// Whom it talks to directly.
+    /// The queue pair of this process that it exchanges messages with directly.
     pub(super) link: Option<Box<Link>>,
-    /// Whom it shares memory with.
+    /// The peer in another process that it shares memory with.
     pub(super) partner: Option<Partner>,
-    /// What other processes of the host are told.
+    /// The information about this queue pair that other processes have.
     pub(super) told: Told,
-    /// What it counts at each message.
+    /// Counters of its messages.
     pub(super) tally: Tally,
 }
 
@@ -136,7 +136,7 @@ impl QueuePair {
         self.number
     }
 
-    /// What it promises.
+    /// Returns the service of the queue pair.
     pub fn service(&self) -> Service {
         self.rules.service
     }
@@ -151,17 +151,17 @@ impl QueuePair {
         self.peer_of(&self.inner.lock())
     }
 
-    /// What it lets be posted.
+    /// Returns the rules for posting to the queue pair.
     pub(crate) fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// What it can do.
+    /// Returns the capabilities that the queue pair was created with.
     pub(crate) fn capabilities(&self) -> ibv_qp_cap {
         self.rules.capabilities
     }
 
-    /// Whether every send request gives a completion.
+    /// Returns whether every send request gives a completion.
     pub(crate) fn signal_all(&self) -> bool {
         self.signal_all
     }
@@ -231,7 +231,7 @@ impl QueuePair {
         }
     }
 
-    /// What was set, and what has become of it.
+    /// Returns the attributes that were set, with their present values.
     pub(crate) fn query(&self) -> ibv_qp_attr {
         let inner = self.inner.lock();
         let state = inner.transport.state();
@@ -255,7 +255,8 @@ impl QueuePair {
         crate::fault::panics::pass(crate::fault::panics::PanicPoint::Receive);
         let connected = self.rules.service != Service::UnreliableDatagram;
         self.with(&mut inner, |transport, host| {
-            // IBTA 9.6.1.4: a connection takes packets of its own path alone. A datagram is of the queue pair that it names.
+            // IBTA 9.6.1.4: a connection takes only packets of its own path. A datagram is for the queue pair that it
+            // names.
             let is_theirs = if connected {
                 arrival.is_of(transport.attributes())
             } else {
@@ -323,12 +324,13 @@ impl QueuePair {
         outgoing.flush();
     }
 
-    /// Whether all that is to be transmitted is an acknowledgement that may go with what the program answers.
+    /// Returns whether an acknowledgement is all there is to transmit, and may wait for a message of the program to go
+    /// with.
     pub(crate) fn may_rest(&self) -> bool {
         self.inner.lock().transport.may_rest()
     }
 
-    /// Whether an acknowledgement is to be transmitted.
+    /// Returns whether an acknowledgement is to be transmitted.
     pub(crate) fn owes(&self) -> bool {
         self.inner.lock().transport.owes()
     }
@@ -338,7 +340,7 @@ impl QueuePair {
         self.inner.lock().transport.next_timeout()
     }
 
-    /// What the NIC's timers know of it.
+    /// Returns the queue pair's entry among the NIC's timers.
     pub(crate) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
@@ -394,7 +396,8 @@ impl QueuePair {
         (self.service() != Service::UnreliableDatagram).then_some((path, attributes.destination))
     }
 
-    /// Tells the device that the queue pair is connected to another one, outside of its lock: the device asks the kernel.
+    /// Tells the device that the queue pair is connected to another one. The queue pair is not locked, as the device
+    /// makes system calls.
     fn change_peer(&self, old: Option<(Path, u32)>, new: Option<(Path, u32)>) {
         if let Some((path, number)) = new {
             self.device.connect(&path, number);
@@ -465,7 +468,7 @@ impl QueuePair {
         Some(result)
     }
 
-    /// What the transport sees of the world.
+    /// Returns the host that the transport works with.
     pub(super) fn surroundings<'a>(
         &'a self,
         attached: &'a Attached,

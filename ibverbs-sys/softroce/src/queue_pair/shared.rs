@@ -25,7 +25,7 @@ pub(super) struct Partner {
     pub(super) link: Arc<Link>,
     pub(super) target: Target,
     pub(super) known: Knowledge,
-    /// What packets say there of where they are from and for.
+    /// Tag with which packets there name their GIDs.
     pub(super) tag: Option<u16>,
     /// The connection of the other side that this one has found to be its own.
     pub(super) generation: Option<u32>,
@@ -34,7 +34,7 @@ pub(super) struct Partner {
 }
 
 impl Partner {
-    /// Whether it is still the one, of this version of this side.
+    /// Returns whether this is still the partner, for this version of this side.
     #[inline]
     fn is_of(&self, version: u64) -> bool {
         self.own == version && !self.link.is_dead()
@@ -50,14 +50,14 @@ pub(super) struct Near<'a> {
     pub(super) tally: &'a mut Tally,
 }
 
-/// What other processes are told of a queue pair.
+/// The information about a queue pair that other processes have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
     /// Told at present.
     told: Option<same_host::QueuePair>,
     /// Others may go by what was told, at present or earlier.
     may_be_used: bool,
-    /// How often it became ready.
+    /// Number of times that the queue pair became ready.
     generation: u32,
     /// The sequence number that was expected then.
     first: u32,
@@ -121,7 +121,8 @@ impl QueuePair {
         }
     }
 
-    /// What is needed to do something with the peer at once. None: it is not known, or not to be gone by at present.
+    /// Returns the objects that are needed to reach the peer at once. `None`: the peer is not known, or cannot be used
+    /// at present.
     #[inline]
     pub(super) fn near<'a>(&self, mine: &'a mut Inner) -> Option<Near<'a>> {
         let Inner {
@@ -145,7 +146,7 @@ impl QueuePair {
         })
     }
 
-    /// Whether it shares memory with its peer, as far as is known.
+    /// Returns whether the queue pair shares memory with its peer, as far as is known.
     pub(crate) fn is_shared(&self) -> bool {
         let inner = self.inner.lock();
         let attributes = inner.transport.attributes();
@@ -229,7 +230,7 @@ impl QueuePair {
         result
     }
 
-    /// It was to be reset or destroyed, and is not: tells others again.
+    /// Tells other processes of the queue pair again, after it was to be reset or destroyed and was not.
     pub(crate) fn stay(&self) {
         let mut inner = self.inner.lock();
         inner.told.may_be_used = true;
@@ -264,7 +265,7 @@ impl QueuePair {
 }
 
 impl Told {
-    /// It becomes ready, and expects this number.
+    /// Notes that the queue pair becomes ready, and expects this sequence number first.
     pub(super) fn connect(&mut self, first: u32) {
         self.generation = self.generation.wrapping_add(1);
         self.first = first;
@@ -307,8 +308,8 @@ impl Peer<Surroundings<'_>> for Away {
 }
 
 impl Away {
-    /// Does all of a request; an error: it was done, and its result has found no place. None: it was not done, or not all
-    /// of it, and can be done again.
+    /// Carries out all of a request. An error: the request was carried out, but its result could not be stored. `None`:
+    /// it was not carried out, or only in part, and can be done again.
     fn execute(
         &mut self,
         part: &Part<'_>,
@@ -336,7 +337,8 @@ impl Away {
                 let Payload::Gathered(list) = &request.payload else {
                     return None;
                 };
-                // Nothing is done that could not be told, but where the memory for the result is not there.
+                // The key of the result's memory is checked first: after the operation, the result can be lost only if
+                // that memory is missing.
                 sender.with_pieces(&request.payload, 0, 8, true, &mut |_| Some(()))?;
                 let Partner {
                     link,

@@ -559,7 +559,7 @@ fn draining_is_told_to_who_asked() {
         let event = ibv_event_type::IBV_EVENT_SQ_DRAINED;
         assert_eq!(bench.events(), if asked { vec![event] } else { vec![] });
 
-        // What is posted meanwhile goes when the queue pair sends again.
+        // A request that is posted meanwhile goes when the queue pair sends again.
         two.receiver().post(room(&bench, 3)).unwrap();
         post(&one, 4).unwrap();
         bench.run(&mut wire, &[&one, &two]);

@@ -9,14 +9,14 @@ pub enum Transport {
     UnreliableDatagram,
     /// Extended reliable connection, 0b101.
     ExtendedReliableConnection,
-    /// What a manufacturer defines, 0b110. Ours: a question whether the packets of an unreliable service before it
-    /// have left their receiver's socket, as a send without payload, and the answer, as an acknowledgement; and how many
-    /// numbers were used without packets, as a write without payload ([`Opcode::SKIP`]). The first two go through sockets, and
-    /// change no more than how much a sender has on its way.
+    /// Opcodes for manufacturers, 0b110. This device has three. A send without payload asks whether the packets of an
+    /// unreliable service before it have left the receiver's socket, and an acknowledgement is the answer. A write
+    /// without payload ([`Opcode::SKIP`]) tells how many numbers were used without packets. The first two go through
+    /// sockets, and change only how many packets a sender has on the way.
     Manufacturer,
 }
 
-/// What a packet does: bits 4 to 0 of the BTH's opcode.
+/// Function of a packet: bits 4 to 0 of the BTH's opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the specification's own names")]
@@ -86,7 +86,7 @@ impl Transport {
         }
     }
 
-    /// Whether the service has the operation (IBTA table 38, annex A14 for XRC).
+    /// Returns whether the service has the operation (IBTA table 38, annex A14 for XRC).
     pub const fn has(self, operation: Operation) -> bool {
         use Operation as O;
         match self {
@@ -140,8 +140,8 @@ impl Operation {
 }
 
 impl Opcode {
-    /// Tells how many sequence numbers were used without packets. It goes through memory that is shared with the peer, and is
-    /// taken from nowhere else: from a socket it could be anybody's, and would make a connection lose messages.
+    /// Packet that tells how many sequence numbers were used without packets. It is taken only from memory that is
+    /// shared with the peer: on a socket anybody could send it, and make a connection lose messages.
     pub const SKIP: Self = Self::new(Transport::Manufacturer, Operation::WriteOnly);
 
     /// The operation of the service.
@@ -272,7 +272,7 @@ impl Opcode {
         )
     }
 
-    /// It goes from responder to requester.
+    /// Returns whether the packet goes from responder to requester.
     pub const fn is_response(self) -> bool {
         self.is_read_response()
             || matches!(
@@ -281,7 +281,7 @@ impl Opcode {
             )
     }
 
-    /// It goes from requester to responder.
+    /// Returns whether the packet goes from requester to responder.
     pub const fn is_request(self) -> bool {
         !self.is_response()
     }

@@ -1,5 +1,5 @@
-//! An attacker: a program without privileges that sends packets of all kinds to two devices of its host, in the name of the other
-//! one's queue pair, by sockets of its own.
+//! An attacker: a program without privileges that sends packets of all kinds to two devices of its host by its own
+//! sockets. Each packet pretends to be from the queue pair of the other device.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -38,17 +38,17 @@ pub(crate) struct Target {
 #[derive(Clone, Debug)]
 pub(crate) struct Attack {
     targets: [Target; 2],
-    /// The sequence numbers that they expect, as far as is known.
+    /// The sequence numbers that the targets expect, as far as is known.
     sequences: Arc<[AtomicU32; 2]>,
     duration: Duration,
     span: u32,
     unused: bool,
 }
 
-/// Packets between two looks at the clock.
+/// Number of packets between two readings of the clock.
 const BATCH: u32 = 64;
 
-/// Bytes of a packet of the path MTU, which those in the middle of a message have to have.
+/// Bytes of a packet of the path MTU: the size of packets in the middle of a message.
 const MTU: usize = 4096;
 
 impl FromStr for Target {
@@ -79,7 +79,7 @@ impl FromStr for Target {
 }
 
 impl Attack {
-    /// Reads what is in a command line, and becomes the user that it names.
+    /// Reads the command line, and becomes the user that it names.
     pub(crate) fn of(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut arguments = arguments;
         let (mut targets, mut seconds, mut span) = (Vec::<Target>::new(), 3, 1 << 16);
@@ -114,7 +114,7 @@ impl Attack {
         })
     }
 
-    /// Sends for as long as was asked; how many packets went.
+    /// Sends for the time of the settings. Returns the number of packets.
     pub(crate) fn run(&self) -> io::Result<u64> {
         let [one, other] = self.targets;
         let victims = [
@@ -148,7 +148,7 @@ impl Attack {
     /// Appends a packet without its ICRC.
     fn write(&self, byte: u8, victim: &Victim, random: &mut Random, out: &mut Vec<u8>) {
         let opcode = Opcode::from_byte(byte);
-        // An opcode that does not exist has the rest of a message's packet.
+        // A packet with an opcode that does not exist is built like a message.
         let shape = opcode.unwrap_or(Opcode::new(
             Transport::ReliableConnection,
             Operation::SendOnly,
@@ -157,7 +157,7 @@ impl Attack {
             Some(known) if random.below(8) > 0 => known,
             _ => random.word() as u32,
         };
-        // A response has the number of what the victim has sent, which its peer expects.
+        // A response has a number of the victim's own packets, which the peer expects.
         let whose = victim.index ^ usize::from(shape.is_response());
         let sequence = match victim.target.sequence {
             Some(_) if random.below(8) > 0 => {
@@ -195,7 +195,7 @@ impl Attack {
             source: low_24(known(victim.peer.queue_pair, random)),
         });
         header.reth = shape.has_reth().then(|| Reth {
-            // What is skipped has its count there.
+            // The number of skipped packets is in this field.
             address: if shape == Opcode::SKIP {
                 random.below(self.span).into()
             } else {
@@ -234,11 +234,11 @@ impl Attack {
     }
 }
 
-/// A target, and the sockets to attack it by.
+/// A target, and the sockets to attack it from.
 struct Victim {
     index: usize,
     target: Target,
-    /// In whose name.
+    /// The target that the packets pretend to be from.
     peer: Target,
     to: SocketAddrV4,
     sockets: Vec<UdpSocket>,
@@ -314,7 +314,7 @@ impl Random {
     }
 }
 
-/// Reads which sequence numbers the targets expect.
+/// Reads the sequence numbers that the targets expect.
 fn follow(sequences: &[AtomicU32; 2]) {
     for line in io::stdin().lines().map_while(Result::ok) {
         let words = line.split_whitespace().map_while(|word| word.parse().ok());

@@ -12,11 +12,11 @@ use softroce::path::Way;
 use super::{finish, part, seconds};
 use crate::node::{Card, Node, Request, SIZE};
 
-/// Where bytes that were written are read back to, and where messages come.
+/// Offset of the memory for bytes that are read back and for messages.
 const BACK: usize = 1 << 20;
 const INBOX: usize = 2 << 20;
 
-/// Where nobody writes but the attacker.
+/// Offset of memory that only the attacker could write to.
 const GUARD: usize = 3 << 20;
 const GUARDED: u8 = 0xc3;
 
@@ -32,7 +32,7 @@ const RECEIVES: u64 = 8;
 /// The round that is the last.
 const LAST: u64 = u64::MAX;
 
-/// Half a second: longer than a busy machine keeps a process from running.
+/// Exponent of half a second: longer than a process waits for a processor on a busy machine.
 const TIMEOUT: u8 = 17;
 
 /// The first sequence number, see `Node::connect`.
@@ -61,7 +61,7 @@ fn post_receive(node: &Node, slot: u64) {
     node.receive(slot, node.memories[0].sge(place, MESSAGE));
 }
 
-/// The round that the message in a receive's room is of.
+/// Returns the round of the message in a receive's memory.
 fn round_in(node: &Node, slot: u64) -> u64 {
     let bytes = node.memories[0].read(INBOX + slot as usize * MESSAGE, MESSAGE);
     let words = bytes.chunks_exact(8);
@@ -89,7 +89,7 @@ fn is_receive(wc: &ibv_wc) -> bool {
     wc.opcode.0 & ibv_wc_opcode::IBV_WC_RECV.0 != 0
 }
 
-/// Takes completions until a message was sent and one came; the round of that.
+/// Takes completions until a message was sent and another received. Returns the round of the received one.
 fn exchange(node: &Node) -> u64 {
     let (mut is_sent, mut round) = (false, None);
     loop {
@@ -135,7 +135,7 @@ pub(super) fn far() {
     }
     check(&node);
     println!("done");
-    // Until the other end has heard all that it waits for.
+    // Waits until the other end has received everything that it waits for.
     let _ = io::stdin().read_to_end(&mut Vec::new());
 }
 
@@ -163,7 +163,7 @@ pub(super) fn near() {
     let mut orders = attacker.stdin.take().expect("its input");
     let (mut rounds, mut packets) = (0, 0);
     while attacker.try_wait().expect("it is there").is_none() {
-        // What each of the two expects. That the attacker has ended is found out above.
+        // Tells the attacker the numbers that the two sides expect. If the attacker has ended, the loop finds that out.
         let _ = writeln!(
             orders,
             "{} {}",
@@ -192,12 +192,12 @@ pub(super) fn near() {
         "{way:?}: {rounds} rounds beside {sent} packets in {} s",
         seconds()
     );
-    // Each opcode more than once.
+    // The attacker has sent each opcode more than once.
     assert!(sent > 1000, "an attack of {sent} packets");
     assert!(rounds > 0, "no round");
 }
 
-/// Writes, reads back, and exchanges messages; how many packets that takes.
+/// Writes, reads back, and exchanges messages. Returns the number of packets.
 fn do_round(node: &Node, card: &Card, round: u64) -> u32 {
     let length = 1 + (round as usize * 7919) % 20_000;
     let bytes: Vec<u8> = (0..length)
@@ -225,7 +225,7 @@ fn do_round(node: &Node, card: &Card, round: u64) -> u32 {
     2 * length.div_ceil(MTU) as u32 + 1
 }
 
-/// A process that knows all that can be known of both ends.
+/// Returns the command for an attacker that knows everything about both ends.
 fn attacker(near: &Card, far: &Card) -> Command {
     let target = |card: &Card| {
         let (memory, key) = card.memories[0];
@@ -239,7 +239,7 @@ fn attacker(near: &Card, far: &Card) -> Command {
         .args(["--follow", "--span", "64"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    // SAFETY: it only tells who this process is.
+    // SAFETY: the call only returns the user of this process.
     if unsafe { libc::geteuid() } == 0 {
         command.args(["--user", "65534"]);
     }

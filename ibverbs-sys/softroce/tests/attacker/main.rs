@@ -1,7 +1,8 @@
-//! Two processes with a connection, while a third one, of another user where the test may become one, sends packets of every
-//! opcode to both in the name of the other. The connection's bytes stay right, and no queue pair fails.
+//! Two connected processes, and a third one that sends packets of every opcode to both, each in the name of the other
+//! process. The third runs as another user if the test may change the user. Checks that the connection's bytes stay
+//! right, and that no queue pair fails.
 //!
-//! `SOFTROCE_TEST_ATTACK_SECONDS` is how long it does so.
+//! `SOFTROCE_TEST_ATTACK_SECONDS` is the duration of the attack.
 
 mod attack;
 mod live;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// The part that a process of this program plays; the tests' own has none.
+/// The variable with the part of a process of this program; the process of the tests has none.
 const PART: &str = "SOFTROCE_TEST_PART";
 
 /// Deadline of each step but the attack.
@@ -41,7 +42,7 @@ fn tests() {
         trial("a_connection_by_packets_survives_an_attack", "udp"),
         trial("a_connection_by_shared_memory_survives_an_attack", "shared"),
     ];
-    // Each keeps all processors busy.
+    // The tests run one by one, as each keeps all processors busy.
     let arguments = Arguments {
         test_threads: Some(1),
         ..Arguments::from_args()
@@ -60,7 +61,7 @@ fn seconds() -> u64 {
     seconds.map_or(3, |seconds| seconds.parse().expect("a number of seconds"))
 }
 
-/// Another process of this program.
+/// Returns the command for another process of this program.
 fn part(name: &str) -> Command {
     let mut command = Command::new(env::current_exe().expect("this program"));
     command.env(PART, name);
@@ -76,7 +77,7 @@ fn connection_survives(path: &str) -> Result<(), String> {
     finish(process, LIMIT + Duration::from_secs(seconds()))
 }
 
-/// Waits for the end of a process, which is to succeed.
+/// Waits for the end of a process, which must succeed.
 fn finish(mut process: Child, limit: Duration) -> Result<(), String> {
     let deadline = Instant::now() + limit;
     loop {

@@ -1,4 +1,4 @@
-//! Open devices and queue pairs, as a C program has them.
+//! Open devices and queue pairs, used as in a C program.
 
 use std::mem::zeroed;
 use std::ptr;
@@ -40,10 +40,10 @@ pub(super) struct Bytes {
     pub(super) key: u32,
 }
 
-/// Opens the process's device. Null: it cannot be opened.
+/// Opens the process's device. Returns null if it cannot be opened.
 pub(super) fn open() -> *mut ibv_context {
     let mut count = 0;
-    // SAFETY: the list has that many devices until it is freed, ours at its end.
+    // SAFETY: the list has that many devices until it is freed; softroce's is the last.
     unsafe {
         let list = ibv_get_device_list(&mut count);
         assert!(count > 0, "no device");
@@ -119,13 +119,13 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Sets attributes; the errno, or 0.
+    /// Sets attributes. Returns the errno, or 0.
     pub(super) fn modify(&self, mut attributes: ibv_qp_attr, mask: Mask) -> i32 {
         // SAFETY: the queue pair is there.
         unsafe { ibv_modify_qp(self.qp, &mut attributes, mask.0 as i32) }
     }
 
-    /// Enters a state for which nothing else is needed; the errno, or 0.
+    /// Enters a state that needs no other attribute. Returns the errno, or 0.
     pub(super) fn enter(&self, state: ibv_qp_state) -> i32 {
         let attributes = ibv_qp_attr {
             qp_state: state,
@@ -143,7 +143,7 @@ impl<'a> End<'a> {
         attributes.qp_state
     }
 
-    /// Goes from RESET to INIT; the errno, or 0.
+    /// Goes from RESET to INIT. Returns the errno, or 0.
     pub(super) fn initialize(&self) -> i32 {
         let attributes = ibv_qp_attr {
             qp_state: ibv_qp_state::IBV_QPS_INIT,
@@ -206,7 +206,7 @@ impl<'a> End<'a> {
         assert_eq!(self.modify(attributes, mask), 0);
     }
 
-    /// Posts a request; the errno, or 0.
+    /// Posts a request. Returns the errno, or 0.
     pub(super) fn post(&self, id: u64, opcode: ibv_wr_opcode, local: Bytes, remote: Bytes) -> i32 {
         let mut piece = local.piece();
         // SAFETY: plain data that is all zeroes for a request without data.
@@ -230,7 +230,7 @@ impl<'a> End<'a> {
         unsafe { ibv_post_send(self.qp, &mut request, &mut bad) }
     }
 
-    /// Posts a receive request; the errno, or 0.
+    /// Posts a receive request. Returns the errno, or 0.
     pub(super) fn post_receive(&self, id: u64, local: Bytes) -> i32 {
         let mut piece = local.piece();
         // SAFETY: plain data.
@@ -243,7 +243,7 @@ impl<'a> End<'a> {
         unsafe { ibv_post_recv(self.qp, &mut request, &mut bad) }
     }
 
-    /// Takes a completion, if there is one; what `ibv_poll_cq` returned if that is an error.
+    /// Takes a completion, if there is one. Returns the answer of `ibv_poll_cq` if that is an error.
     pub(super) fn poll(&self) -> Result<Option<ibv_wc>, i32> {
         // SAFETY: plain data; there is room for one.
         unsafe {
@@ -256,7 +256,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Waits for the next completion; the number of its request, and how that ended.
+    /// Waits for the next completion. Returns the number and the status of its request.
     #[track_caller]
     pub(super) fn complete(&self) -> (u64, ibv_wc_status) {
         let end = Instant::now() + LOST;

@@ -1,4 +1,4 @@
-//! A panic inside of the device: the device has failed, and everyone is told.
+//! A panic inside of the device: the device fails, and every waiting thread is told.
 
 use std::mem::zeroed;
 use std::ptr;
@@ -26,7 +26,7 @@ fn a_panic_of_the_engine_is_told_to_all_who_wait() {
             arm(other);
             panic_at(PanicPoint::Receive);
             thread::scope(|scope| {
-                // Nobody polls, so it is the engine that receives.
+                // No thread polls, so the engine receives.
                 let waiting = scope.spawn(|| wait_for_completion_event(other));
                 assert_eq!(one.post(7, SEND, Bytes::NONE, Bytes::NONE), 0);
                 wait_for_failure(device);
@@ -70,14 +70,14 @@ fn a_panic_of_a_thread_that_posts_is_told_to_all() {
     }
 }
 
-/// Who polls receives, and may be the one who panics: then the call fails, and the next ones go on.
+/// A thread that polls also receives, and may be the thread that panics: then its call fails, and the next ones go on.
 #[test]
 fn a_panic_of_a_thread_that_polls_is_told_to_all() {
     let test = "fatal::a_panic_of_a_thread_that_polls_is_told_to_all";
     alone(test, &[("SOFTROCE_PATH", "udp")], || {
         with_pair(|device, one, other| {
             assert_eq!(other.post_receive(1, Bytes::NONE), 0);
-            // Who polls for a while is left to receive.
+            // After a while of polling, the engine leaves receiving to this thread.
             let end = Instant::now() + LOST / 60;
             while Instant::now() < end {
                 assert!(matches!(other.poll(), Ok(None)));
@@ -141,7 +141,7 @@ fn wait_for(descriptor: i32, otherwise: &str) {
     assert_eq!(count, 1, "{otherwise}");
 }
 
-/// After the failure: what is posted is flushed, what needs the device fails.
+/// Checks a failed device: posted requests are flushed, and verbs that need the device fail.
 fn nothing_hangs(device: &Device, end: &End<'_>) {
     assert_eq!(end.state(), ibv_qp_state::IBV_QPS_ERR);
     while end.poll().expect("a completion or none").is_some() {}

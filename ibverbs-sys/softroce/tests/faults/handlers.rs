@@ -1,4 +1,4 @@
-//! The program's own handlers of SIGSEGV and SIGBUS, and what happens without one: all as if there were no device.
+//! The program's own handlers of SIGSEGV and SIGBUS, and programs without them: all work as they do without the device.
 
 use std::io;
 use std::mem::zeroed;
@@ -16,10 +16,10 @@ static FAULTS: AtomicUsize = AtomicUsize::new(0);
 static LAST: AtomicUsize = AtomicUsize::new(0);
 static FILE: AtomicI32 = AtomicI32::new(-1);
 
-/// A handler that makes the page accessible that was not: so do collectors of garbage.
+/// Handles a fault by making the page accessible, as garbage collectors do.
 unsafe extern "C" fn make_accessible(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     FAULTS.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: the kernel says where the fault was.
+    // SAFETY: the address of the fault is the kernel's.
     unsafe {
         let place = (*info).si_addr();
         LAST.store(place.addr(), Ordering::SeqCst);
@@ -28,7 +28,7 @@ unsafe extern "C" fn make_accessible(_: c_int, info: *mut siginfo_t, _: *mut c_v
     }
 }
 
-/// A handler of the older kind, that makes the file as long again as it was.
+/// Handles a fault by restoring the length of the file: a handler of the older kind.
 unsafe extern "C" fn make_longer(_: c_int) {
     FAULTS.fetch_add(1, Ordering::SeqCst);
     // SAFETY: the call has no conditions.
@@ -52,7 +52,7 @@ fn touch(place: *const c_void) -> u8 {
     unsafe { place.cast::<u8>().read_volatile() }
 }
 
-/// Posts writes to memory that is not there, and finds out that the program's handlers were not called for them.
+/// Posts writes to missing memory, and checks that the program's handlers were not called for them.
 fn lose_memory() {
     let before = FAULTS.load(Ordering::SeqCst);
     for loss in [Loss::Inaccessible, Loss::Truncated] {
@@ -126,7 +126,7 @@ fn without_a_handler_a_fault_ends_the_program() {
         for (loss, signal) in [(Loss::Inaccessible, SIGSEGV), (Loss::Truncated, SIGBUS)] {
             let asked = format!("{action} {signal}");
             let ended = process(test, &[("ASKED", &asked)], || {
-                // The other three cases are other processes'.
+                // Separate processes run the other three cases.
                 let asked = std::env::var("ASKED").expect("the case");
                 let (action, signal) = asked.split_once(' ').expect("two numbers");
                 let signal = signal.parse().expect("a number");
@@ -172,7 +172,7 @@ fn a_signal_that_is_sent_does_what_it_did() {
     }
 }
 
-/// The standard library has a handler that finds out that a stack is too small.
+/// Checks the standard library's handler, which reports a stack overflow.
 #[test]
 fn a_stack_that_overflows_is_found_out() {
     let test = "handlers::a_stack_that_overflows_is_found_out";

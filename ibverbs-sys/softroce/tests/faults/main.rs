@@ -1,5 +1,5 @@
-//! What the device does where something goes wrong inside of it or under it: a panic, and memory that is registered and not
-//! there any more. Each test runs in a process of its own, for the device of that process fails, or the process is at stake.
+//! The device after an error inside of it or below it: a panic, and registered memory that is no longer there. Each
+//! test runs in a process of its own, because the device of that process fails, or the process may end.
 
 mod end;
 mod fatal;
@@ -9,14 +9,14 @@ mod missing;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// Longer than anything takes.
+/// Deadline of every operation: longer than any takes.
 const LOST: Duration = Duration::from_secs(60);
 
-/// The variable that a test's own process has.
+/// The variable that marks a test's own process.
 const CHILD: &str = "SOFTROCE_TEST_CHILD";
 
-/// Runs `body` in a process of its own, with these variables, where it has to succeed. Returns what the process wrote to
-/// standard error; in that process itself `None`.
+/// Runs `body` in a process of its own, with these variables, which must succeed. Returns the standard error of that
+/// process; in that process itself `None`.
 fn alone(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Option<String> {
     let output = process(test, variables, body)?;
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -30,8 +30,8 @@ fn alone(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Option<
     Some(errors)
 }
 
-/// Runs `body` in a process of its own, which calls the same test again, with these variables. Returns how it ended and what
-/// it wrote; in that process itself `None`.
+/// Runs `body` in a process of its own, which calls the same test again, with these variables. Returns the status and
+/// output of that process; in that process itself `None`.
 fn process(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Option<Output> {
     if std::env::var_os(CHILD).is_some() {
         // A process that hangs ends with SIGALRM.

@@ -1,4 +1,4 @@
-//! Memory that is registered and not there any more: whoever asks for it gets an error, and the process lives.
+//! Registered memory that is no longer there: every access gives an error, and the process goes on.
 
 use std::io;
 use std::ptr;
@@ -33,7 +33,7 @@ const LENGTHS: [u32; 5] = [1, 8, 100, 1000, 9000];
 pub(super) enum Loss {
     Unmapped,
     Inaccessible,
-    /// The memory can be read and not written.
+    /// The memory can be read, but not written.
     ReadOnly,
     /// The file behind it is empty.
     Truncated,
@@ -120,7 +120,7 @@ impl Drop for Memory {
     }
 }
 
-/// Runs `case` for each way to lose memory and each length, on memory that is there and memory that is not any more.
+/// Runs `case` for each way to lose memory and each length, on intact and on missing memory.
 fn for_each_loss(
     test: &str,
     writes: bool,
@@ -147,7 +147,7 @@ fn for_each_loss(
     }
 }
 
-/// After all that the device does its work.
+/// Checks that the device still works in the end.
 pub(super) fn works() {
     with_pair(|device, one, other| {
         let (from, to) = (Memory::new(device), Memory::new(device));
@@ -238,7 +238,8 @@ fn an_atomic_operation_that_answers_to_nowhere_ends_with_a_protection_error() {
     });
 }
 
-/// IBTA 9.9.3: the receiver's request ends with a local protection error, the sender's with a remote operational one.
+/// Checks IBTA 9.9.3: the receiver's request ends with a local protection error, the sender's with a remote operational
+/// one.
 #[test]
 fn what_is_received_to_nowhere_ends_both_requests() {
     let test = "missing::what_is_received_to_nowhere_ends_both_requests";

@@ -146,7 +146,7 @@ fn asynchronous_events_can_be_polled_for() {
     });
 }
 
-/// Counts up an event's descriptor as a peer does that comes too late: there is no event.
+/// Counts up a channel's descriptor as a peer does that comes too late: there is no event.
 fn wake_in_vain(descriptor: i32) {
     // SAFETY: eight bytes, to a descriptor that is open.
     let written = unsafe { libc::write(descriptor, (&raw const ONE).cast(), 8) };
@@ -155,7 +155,7 @@ fn wake_in_vain(descriptor: i32) {
 
 static ONE: u64 = 1;
 
-/// Waits until a thread sleeps in a call of `read`, and nothing is left to be read.
+/// Waits until a thread sleeps in a call of `read`, with nothing left to read.
 fn wait_until_reading(thread: i32, descriptor: i32) {
     let call = format!("/proc/self/task/{thread}/syscall");
     let reads = format!("{} ", libc::SYS_read);
@@ -171,7 +171,7 @@ fn wait_until_reading(thread: i32, descriptor: i32) {
 #[test]
 fn who_is_woken_in_vain_waits_again_or_is_told_so() {
     with_context(|context| {
-        // SAFETY: all objects are there until they are destroyed; the threads have ended by then.
+        // SAFETY: all objects are valid until they are destroyed; the threads have ended by then.
         unsafe {
             let context_there = context.expose_provenance();
             let (descriptor, mut event) = ((*context).async_fd, zeroed::<ibv_async_event>());

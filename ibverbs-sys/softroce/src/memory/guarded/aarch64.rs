@@ -12,8 +12,8 @@ macro_rules! copy {
         /// `RELEASE`: the store is as one with `Release`.
         ///
         /// # Safety
-        /// No reference is held to the bytes at either place, unless it is to atomics. With `RELEASE` the target is
-        /// aligned.
+        /// The caller makes sure that nobody holds a reference to the bytes at either place, unless it is to atomics.
+        /// With `RELEASE` the target must be aligned.
         #[inline(always)]
         pub(crate) unsafe fn $name<const RELEASE: bool>(
             from: usize,
@@ -21,7 +21,8 @@ macro_rules! copy {
         ) -> Result<(), Missing> {
             macro_rules! access {
                 ($how:literal) => {
-                    // SAFETY: a load and a store of bytes to which nobody holds a reference; a fault goes on at a label.
+                    // SAFETY: a load and a store of bytes to which nobody holds a reference; a fault goes on at a
+                    // label.
                     unsafe {
                         asm!(
                             concat!("2: ", $load),
@@ -69,8 +70,8 @@ copy! {
 /// Copies words in ascending order, each by one access where it is aligned. Returns whether all could be accessed.
 ///
 /// # Safety
-/// `length` is a multiple of eight, and not 0. No reference is held to the bytes at either place, unless it is to
-/// atomics.
+/// `length` must be a multiple of eight, and not 0. The caller makes sure that nobody holds a reference to the bytes at
+/// either place, unless it is to atomics.
 #[inline(always)]
 pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     // SAFETY: the caller's promise.
@@ -93,14 +94,15 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     true
 }
 
-/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns what it was.
+/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns the word from before.
 ///
 /// # Safety
-/// `address` is a multiple of eight. No reference is held to the bytes, unless it is to an atomic.
+/// `address` must be a multiple of eight. The caller makes sure that nobody holds a reference to the bytes, unless it
+/// is to an atomic.
 pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
-    // SAFETY: the caller's promise; the answer is stored in a word of this function's. The barrier orders it before
-    // later loads, too.
+    // SAFETY: the caller's promise; the answer is stored in a variable of this function. The barrier orders the
+    // operation before later loads, too.
     unsafe {
         asm!(
             "2: ldaxr {value}, [{address}]",
@@ -124,10 +126,11 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before)
 }
 
-/// Adds to the word at `address`, as one operation. Returns what it was.
+/// Adds to the word at `address`, as one operation. Returns the word from before.
 ///
 /// # Safety
-/// As that of [`compare_swap`].
+/// `address` must be a multiple of eight. The caller makes sure that nobody holds a reference to the bytes, unless it
+/// is to an atomic.
 pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
     // SAFETY: as in `compare_swap`.
@@ -156,7 +159,8 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
 /// Returns the instruction that a thread was at when it got a signal.
 ///
 /// # Safety
-/// `context` is what the handler of the signal was given.
+/// `context` must be the one that the handler of the signal was given, and the caller keeps it valid while the result
+/// is used.
 pub(super) unsafe fn instruction<'a>(context: *mut libc::ucontext_t) -> Instruction<'a> {
     // SAFETY: the caller's promise.
     Instruction(unsafe { &mut (*context).uc_mcontext.pc })

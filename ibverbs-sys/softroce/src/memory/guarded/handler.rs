@@ -24,8 +24,9 @@ pub(crate) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
-            // SAFETY: a set of signals and an action are plain bits, valid for the calls. The handler is as its flags
-            // say. This thread has the signal blocked until what was there before is known; others wait for that.
+            // SAFETY: a set of signals and an action are plain bits, valid for the calls. The handler has the type that
+            // its flags say. This thread blocks the signal until the action from before is stored; other threads wait
+            // for that.
             unsafe {
                 let mut this: libc::sigset_t = mem::zeroed();
                 let mut mask: libc::sigset_t = mem::zeroed();
@@ -64,7 +65,7 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     }
     let place = usize::from(signal == SIGNALS[1]);
     let before = loop {
-        // It is known soon after the handler is installed, and not by this thread.
+        // The thread that installs the handler stores the action from before right afterwards; it is not this thread.
         if let Some(before) = BEFORE[place].get() {
             break before;
         }
@@ -74,10 +75,10 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     unsafe { hand_over(before, is_fault, signal, info, context) };
 }
 
-/// Does what would have been done without the handler.
+/// Does what the process would have done without this handler.
 ///
 /// # Safety
-/// The last three are the arguments of a handler of signals, and `before` was its predecessor.
+/// `signal`, `info` and `context` must be the arguments of a signal handler, and `before` the action that it replaced.
 unsafe fn hand_over(
     before: &libc::sigaction,
     is_fault: bool,
@@ -88,7 +89,8 @@ unsafe fn hand_over(
     match before.sa_sigaction {
         // A fault cannot be ignored: the kernel ends the program.
         libc::SIG_IGN if !is_fault => {}
-        // SAFETY: the default action has no conditions. It comes with the fault, which is repeated, or with the signal.
+        // SAFETY: the default action can always be set. It happens when the fault is repeated, or with the raised
+        // signal.
         libc::SIG_DFL | libc::SIG_IGN => unsafe {
             set_default(signal);
             if !is_fault {
@@ -100,7 +102,7 @@ unsafe fn hand_over(
                 // SAFETY: as above.
                 unsafe { set_default(signal) };
             }
-            // SAFETY: it is a handler of the kind that its flags say.
+            // SAFETY: the handler has the type that its flags say.
             unsafe {
                 if before.sa_flags & libc::SA_SIGINFO != 0 {
                     mem::transmute::<usize, Handler>(handler)(signal, info, context);
@@ -112,10 +114,10 @@ unsafe fn hand_over(
     }
 }
 
-/// Has the kernel do by itself what it does at a signal.
+/// Restores the kernel's own action for a signal.
 ///
 /// # Safety
-/// No code may rely on the present handler any more.
+/// The caller makes sure that no code relies on the present handler any more.
 unsafe fn set_default(signal: c_int) {
     // SAFETY: an action is plain bits; this one is the default.
     unsafe {

@@ -1,11 +1,11 @@
-//! The accesses on other processors, and for tools that do not understand assembly. A fault ends the program.
+//! The accesses on other processors, and for tools that do not support assembly. A fault ends the program.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::Missing;
 
-/// Does nothing: nothing is guarded.
+/// Does nothing, as nothing is guarded.
 pub(crate) fn install() {}
 
 macro_rules! copy {
@@ -14,15 +14,16 @@ macro_rules! copy {
         /// `RELEASE`: the store is as one with `Release`.
         ///
         /// # Safety
-        /// The bytes at both places are mapped, and those at `to` may be written. No reference is held to them, unless
-        /// it is to atomics.
+        /// The bytes at both places must be mapped, and those at `to` writable. The caller makes sure that nobody holds
+        /// a reference to them, unless it is to atomics.
         pub(crate) unsafe fn $name<const RELEASE: bool>(
             from: usize,
             to: usize,
         ) -> Result<(), Missing> {
             let source = ptr::with_exposed_provenance_mut::<$integer>(from);
             let target = ptr::with_exposed_provenance_mut::<$integer>(to);
-            // SAFETY: the caller's promise. What is unaligned is private to this thread, or read in no order.
+            // SAFETY: the caller's promise. An unaligned access is to memory that only this thread uses, or may be
+            // torn.
             unsafe {
                 let value = if source.is_aligned() {
                     $atomic::from_ptr(source).load(Ordering::Relaxed)
@@ -62,7 +63,8 @@ copy! {
 /// Copies words in ascending order, each by one access where it is aligned. Returns whether all could be accessed.
 ///
 /// # Safety
-/// As that of [`copy_8`], for all of them; `length` is a multiple of eight.
+/// `length` must be a multiple of eight. The bytes at both places must be mapped, and those at `to` writable. The
+/// caller makes sure that nobody holds a reference to them, unless it is to atomics.
 pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     (0..length).step_by(8).all(|offset| {
         // SAFETY: the caller's promise.
@@ -71,10 +73,11 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
 }
 
 /// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns what it was.
+/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns the word from before.
 ///
 /// # Safety
-/// `address` is a multiple of eight, and the bytes are mapped and may be written. No reference is held to them, unless
-/// it is to an atomic.
+/// `address` must be a multiple of eight, and the bytes mapped and writable. The caller makes sure that nobody holds a
+/// reference to them, unless it is to an atomic.
 pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
     // SAFETY: the caller's promise.
     let word = unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(address)) };
@@ -83,10 +86,11 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before.unwrap_or_else(|before| before))
 }
 
-/// Adds to the word at `address`, as one operation. Returns what it was.
+/// Adds to the word at `address`, as one operation. Returns the word from before.
 ///
 /// # Safety
-/// As that of [`compare_swap`].
+/// `address` must be a multiple of eight, and the bytes mapped and writable. The caller makes sure that nobody holds a
+/// reference to them, unless it is to an atomic.
 pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
     // SAFETY: the caller's promise.
     let word = unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(address)) };

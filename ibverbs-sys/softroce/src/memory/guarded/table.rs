@@ -1,8 +1,8 @@
-//! Which instructions may fault, and where each goes on then.
+//! Instructions that may fault, each with the address at which the thread goes on then.
 //!
-//! The assembly of an access adds its entry, with [`entry!`], to a section of the program; the linker puts all entries
-//! together, and tells where they begin and end. An entry's fields are distances from themselves, so it needs no work
-//! when the program is loaded.
+//! The assembly of an access adds its entry, with [`entry!`], to a section of the program. The linker puts all entries
+//! together, and provides symbols for the section's begin and end. An entry's fields are distances from themselves, so
+//! nothing is relocated when the program is loaded.
 
 /// Instructions from `start` to before `end` that go on at `recovery` if they fault.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Distance {
     }
 }
 
-/// Returns the assembly of an entry: labels around the instructions, and the operand that is their recovery.
+/// Returns the assembly of an entry: labels around the instructions, and the operand with their recovery address.
 macro_rules! entry {
     ($start:literal, $end:literal, $recovery:literal) => {
         concat!(
@@ -42,8 +42,8 @@ macro_rules! entry {
 }
 pub(super) use entry;
 
-// An entry of no instructions: the section exists. Its ends are nobody else's: a program may have this library in it and
-// preloaded at once.
+// An entry of no instructions makes sure that the section exists. The symbols for its begin and end are private to this
+// library: a program may link it and preload it at the same time.
 std::arch::global_asm!(
     ".hidden __start_softroce_guarded",
     ".hidden __stop_softroce_guarded",
@@ -60,11 +60,12 @@ unsafe extern "C" {
     static END: Entry;
 }
 
-/// Returns where the instruction at `address` goes on if it faults. `None`: it is none of the table.
+/// Returns the address at which the thread goes on after a fault of the instruction at `address`. `None`: the table
+/// does not have that instruction.
 pub(super) fn recovery(address: usize) -> Option<usize> {
     let (start, end) = (&raw const START, &raw const END);
     let count = (end.addr() - start.addr()) / size_of::<Entry>();
-    // SAFETY: the linker puts entries alone between the two, and nothing writes to them.
+    // SAFETY: the linker puts only entries between the two symbols, and nothing writes to them.
     let entries = unsafe { std::slice::from_raw_parts(start, count) };
     let found = entries
         .iter()

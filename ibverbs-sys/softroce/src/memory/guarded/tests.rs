@@ -1,4 +1,4 @@
-//! Copies at the border of what can be accessed.
+//! Copies at the border of accessible memory.
 
 use std::ptr;
 
@@ -7,7 +7,7 @@ use crate::memory::copy;
 
 const PAGE: usize = 4096;
 
-/// Two pages, of which the second has other rights.
+/// Two pages, of which the second has other access rights.
 struct Border {
     start: *mut libc::c_void,
 }
@@ -26,7 +26,7 @@ impl Border {
         }
     }
 
-    /// The address `before` bytes before the border.
+    /// Returns the address `before` bytes before the border.
     fn at(&self, before: usize) -> usize {
         self.start.expose_provenance() + PAGE - before
     }
@@ -34,12 +34,12 @@ impl Border {
 
 impl Drop for Border {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's.
+        // SAFETY: the mapping belongs to this object, and nothing uses it any more.
         unsafe { libc::munmap(self.start, 2 * PAGE) };
     }
 }
 
-/// Lengths of all kinds of pieces, and how many of the bytes are there.
+/// Lengths that need all kinds of pieces, each with every possible number of accessible bytes.
 fn cases() -> impl Iterator<Item = (usize, usize)> {
     let lengths = (1..70).chain([511, 512, 513, 520, 1031, 3000]);
     lengths.flat_map(|length| {
@@ -109,7 +109,7 @@ fn an_atomic_operation_is_done_or_not() {
     }
 }
 
-/// The bytes before the border are there: what was copied is copied in order.
+/// Checks that the bytes before the border are copied, in order.
 #[test]
 fn what_is_before_the_border_is_copied() {
     let border = Border::new(libc::PROT_NONE);

@@ -1,4 +1,4 @@
-//! The accesses on x86-64. Loads are as with `Acquire` and stores as with `Release`, as all are there.
+//! The accesses on x86-64. Every load acts as one with `Acquire` and every store as one with `Release`.
 
 use std::arch::asm;
 
@@ -11,7 +11,7 @@ macro_rules! copy {
         $(#[$doc])*
         ///
         /// # Safety
-        /// No reference is held to the bytes at either place, unless it is to atomics.
+        /// The caller makes sure that nobody holds a reference to the bytes at either place, unless it is to atomics.
         #[inline(always)]
         pub(crate) unsafe fn $name<const RELEASE: bool>(
             from: usize,
@@ -55,18 +55,18 @@ copy! {
     copy_1, "movzx {value:e}, byte ptr [{from}]", "mov byte ptr [{to}], {value:l}"
 }
 
-/// From so many bytes on the processor's own copy is faster than a loop of words.
+/// Length from which on the processor's own copy is faster than a loop of words.
 pub(crate) const MANY: usize = 512;
 
 /// Copies words, each by one access where it is aligned. Returns whether all could be accessed.
 ///
-/// Up to [`MANY`] bytes go in ascending order. More may be seen in any order, but all of them before what is stored
-/// afterwards: stores do not overtake those of an earlier string operation (Intel SDM volume 3, "Fast-String
-/// Operation and Out-of-Order Stores").
+/// Copies of less than [`MANY`] bytes ascend. The bytes of longer copies may become visible in any order, but all of
+/// them before later stores: stores do not overtake those of an earlier string operation (Intel SDM volume 3,
+/// "Fast-String Operation and Out-of-Order Stores").
 ///
 /// # Safety
-/// `length` is a multiple of eight, and not 0. No reference is held to the bytes at either place, unless it is to
-/// atomics.
+/// `length` must be a multiple of eight, and not 0. The caller makes sure that nobody holds a reference to the bytes at
+/// either place, unless it is to atomics.
 #[inline(always)]
 pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     if length >= MANY {
@@ -86,7 +86,7 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     } else {
         // SAFETY: the caller's promise.
         unsafe {
-            // Four words at a time, and then those that are left.
+            // Copies four words at a time, and then the rest one by one.
             asm!(
                 "2: sub {left}, 32",
                 "jb 4f",
@@ -124,13 +124,14 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     true
 }
 
-/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns what it was.
+/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns the word from before.
 ///
 /// # Safety
-/// `address` is a multiple of eight. No reference is held to the bytes, unless it is to an atomic.
+/// `address` must be a multiple of eight. The caller makes sure that nobody holds a reference to the bytes, unless it
+/// is to an atomic.
 pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
-    // SAFETY: the caller's promise; the answer is stored in a word of this function's.
+    // SAFETY: the caller's promise; the answer is stored in a variable of this function.
     unsafe {
         asm!(
             "2: lock cmpxchg qword ptr [{address}], {swap}",
@@ -147,13 +148,14 @@ pub(crate) unsafe fn compare_swap(address: usize, compare: u64, swap: u64) -> Re
     Ok(before)
 }
 
-/// Adds to the word at `address`, as one operation. Returns what it was.
+/// Adds to the word at `address`, as one operation. Returns the word from before.
 ///
 /// # Safety
-/// As that of [`compare_swap`].
+/// `address` must be a multiple of eight. The caller makes sure that nobody holds a reference to the bytes, unless it
+/// is to an atomic.
 pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing> {
     let mut before = 0_u64;
-    // SAFETY: the caller's promise; the answer is stored in a word of this function's.
+    // SAFETY: the caller's promise; the answer is stored in a variable of this function.
     unsafe {
         asm!(
             "2: lock xadd qword ptr [{address}], {value}",
@@ -169,10 +171,11 @@ pub(crate) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     Ok(before)
 }
 
-/// Returns the address of the instruction that a thread was at when it got a signal.
+/// Returns the instruction that a thread was at when it got a signal.
 ///
 /// # Safety
-/// `context` is what the handler of the signal was given.
+/// `context` must be the one that the handler of the signal was given, and the caller keeps it valid while the result
+/// is used.
 pub(super) unsafe fn instruction<'a>(context: *mut libc::ucontext_t) -> Instruction<'a> {
     // SAFETY: the caller's promise.
     let register = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };

@@ -18,7 +18,7 @@ use batch::{BYTES, ICRC, Lent, PACKETS, Sealed, place_behind};
 pub(super) use batch::{Batch, Shipment};
 pub(super) use ship::goes_in_pages;
 
-/// First byte of a packet that may be sent through shared memory alone.
+/// First byte of packets that may be sent only through shared memory.
 const PRIVATE: u8 = Opcode::SKIP.to_byte();
 
 /// Packets that are about to be sent. Each gets its ICRC when it is put in; they go, in this order, when the box is
@@ -32,7 +32,7 @@ pub(crate) struct Outbox<'a> {
     batch: Lent<'a>,
     /// Where packets go through shared memory.
     shared: Option<Shared>,
-    /// Who shares memory is woken later.
+    /// Wakeups of processes that share memory are deferred.
     is_quiet: bool,
 }
 
@@ -40,9 +40,9 @@ pub(crate) struct Outbox<'a> {
 #[derive(Debug)]
 struct Shared {
     link: Arc<Link>,
-    /// What they say there.
+    /// Tag of the packets there, which tells the peer their GIDs.
     tag: u16,
-    /// Whose they are.
+    /// Number of the queue pair that sends the packets.
     queue_pair: u32,
     /// Some have gone, for which nobody was woken yet.
     has_sent: bool,
@@ -58,13 +58,13 @@ impl<'a> Outbox<'a> {
         }
     }
 
-    /// The same, but who shares memory is woken later.
+    /// Sets whether wakeups of processes that share memory are deferred.
     pub(crate) fn quiet(mut self, is_quiet: bool) -> Self {
         self.is_quiet = is_quiet;
         self
     }
 
-    /// Whether who shares memory is woken later.
+    /// Returns whether wakeups of processes that share memory are deferred.
     pub(crate) fn is_quiet(&self) -> bool {
         self.is_quiet
     }
@@ -189,8 +189,8 @@ impl<'a> Outbox<'a> {
         batch.clear();
     }
 
-    /// What is pushed from now on is one queue pair's, and goes to a process through shared memory, where the tag says of
-    /// which GIDs it is.
+    /// Sends the packets pushed from now on through shared memory, as those of one queue pair. The tag tells the peer
+    /// their GIDs.
     pub(crate) fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.shared = Some(Shared {
             link: Arc::clone(link),
@@ -218,8 +218,8 @@ impl<'a> Outbox<'a> {
         Some(())
     }
 
-    /// Sends the bytes from `begin` on through shared memory, while all other packets go through sockets: the peer takes them from
-    /// nowhere else. Where that cannot be they are lost, as any packet may be.
+    /// Sends the bytes from `begin` on through shared memory, while all other packets go through sockets: the peer
+    /// accepts them from nowhere else. If this is not possible they are lost, as any packet may be.
     #[cold]
     fn confide(&self, begin: usize, path: &Path) {
         let counters = &self.network.counters;
@@ -353,7 +353,7 @@ impl<'a> Outbox<'a> {
     }
 }
 
-/// The number of the queue pair that a packet is for.
+/// Returns the number of the queue pair that a packet is for.
 fn number_in(packet: &[u8]) -> Option<u32> {
     let destination = packet.get(4..8)?;
     Some(u32::from_be_bytes(destination.try_into().ok()?) & 0xff_ffff)

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! How what is in a box goes to the system: in bursts.
+//! The way from an outbox to the system: in bursts.
 
 use std::io::{ErrorKind, IoSlice};
 use std::ops::Range;
@@ -16,14 +16,14 @@ use crate::net::route::Company;
 use crate::net::socket::{Burst, Socket};
 use crate::proto::Counter;
 
-/// How often a batch is tried that the system has no room for.
+/// Number of times that a batch is tried which the system has no room for.
 const TRIES: u32 = 16;
 
 /// A datagram of so many bytes that goes alone goes as a burst of one: the system puts it into pages then, and it takes
 /// about half the memory of what else is a power of two.
 const LARGE: usize = 512;
 
-/// Whether packets of the MTU go in bursts, if those may be sent, also where one goes alone.
+/// Returns whether packets of the MTU go as bursts, if bursts may be sent, even a single packet.
 pub(in crate::net) fn goes_in_pages(mtu: usize) -> bool {
     mtu >= LARGE
 }
@@ -75,7 +75,7 @@ impl Network {
         }
     }
 
-    /// How many packets go as one, from that on of the first run which is the `packet`th.
+    /// Returns the number of packets that go as one, from packet `packet` of the first run on.
     pub(super) fn burst(&self, sealed: &[Sealed], packet: usize) -> usize {
         let Some(first) = sealed.first() else {
             return 0;
@@ -97,7 +97,7 @@ impl Network {
     /// Sends bursts by a socket. What the system has no room for after some tries is lost, as on any network.
     fn ship(&self, socket: &Socket, bursts: &[Burst<'_>]) {
         if descriptor::has_lost() {
-            // The socket's number may be that of a file of the program.
+            // The socket's number may now be that of a file of the program.
             return;
         }
         let (mut rest, mut tries) = (bursts, 0);
@@ -157,7 +157,7 @@ impl Network {
     }
 }
 
-/// Whether the system may take the same datagram soon.
+/// Returns whether the system may accept the same datagram soon.
 fn is_shortage(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
         || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))

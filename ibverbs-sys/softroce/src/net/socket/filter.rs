@@ -1,6 +1,8 @@
-//! A filter in the kernel for what other programs of this host send: it takes no room in the socket, and no time of its owner.
+//! A filter in the kernel for packets of other programs of this host: refused packets take no room in the socket and no
+//! time of its owner.
 //!
-//! It is classic BPF, which needs no privileges and which Linux translates to machine code. At offset 0 is the UDP header.
+//! The filter is classic BPF, which needs no privileges and which Linux translates to machine code. The UDP header is
+//! at offset 0.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -20,18 +22,18 @@ use crate::wire::{Opcode, Operation, Transport};
 /// The opcode of a datagram without immediate data.
 const DATAGRAM: Opcode = Opcode::new(Transport::UnreliableDatagram, Operation::SendOnly);
 
-/// Where the kernel shows the network header (linux/filter.h).
+/// Offset at which the kernel shows the network header (linux/filter.h).
 const NETWORK: u32 = -0x10_0000_i32 as u32;
-/// The sender's address in an IPv4 header.
+/// Offset of the sender's address in an IPv4 header.
 const SENDER: u32 = NETWORK + 12;
-/// The sender's port in the UDP header.
+/// Offset of the sender's port in the UDP header.
 const PORT: u32 = 0;
-/// The UDP payload: a BTH, or the headers of a tunnel.
+/// Offset of the UDP payload: a BTH, or the headers of a tunnel.
 const PAYLOAD: u32 = 8;
-/// The sender's GID in the IPv6 header of a tunnel.
+/// Offset of the sender's GID in the IPv6 header of a tunnel.
 const GID: u32 = PAYLOAD + 8;
 
-/// The largest number of peers that a filter lists: each takes one comparison of every packet.
+/// Maximum number of peers that a filter lists: each costs one comparison for every packet.
 pub(super) const MAX_PEERS: usize = 128;
 
 /// A filter for the socket of an IPv4 address.
@@ -54,7 +56,7 @@ impl Filter {
         filter.give(u32::MAX);
         filter.land(local);
         filter.load_opcode_of_device(base);
-        // Both opcodes of datagrams: the lowest bit says that there is immediate data.
+        // Both opcodes of datagrams: the lowest bit stands for immediate data.
         filter.calculate(BPF_AND, !1);
         let connected = filter.unless(BPF_JEQ, DATAGRAM.to_byte().into());
         filter.give(u32::MAX);
@@ -72,7 +74,7 @@ impl Filter {
         let example = unique_local(SocketAddrV4::new([127, 0, 0, 1].into(), 1));
         prefix.copy_from_slice(&example.octets()[..6]);
         let [a, b, c, d, e, f] = prefix;
-        // As `tunnel::is_tunnelled`.
+        // Tests as `tunnel::is_tunnelled` does.
         self.load(BPF_B, PAYLOAD);
         self.calculate(BPF_AND, 0xf0);
         let no_version = self.unless(BPF_JEQ, 0x60);
@@ -112,7 +114,7 @@ impl Filter {
         self.land(plain);
     }
 
-    /// Ends: passes packets of peers.
+    /// Ends the filter: passes packets of peers.
     fn give_of(&mut self, peers: &[SocketAddrV4]) {
         self.load(BPF_H, PORT);
         self.push(BPF_MISC | BPF_TAX, 0);
@@ -140,7 +142,7 @@ impl Filter {
         self.code.len() - 1
     }
 
-    /// Loads a word, half a word or a byte to the accumulator. A datagram that is shorter is dropped.
+    /// Loads a word, half a word or a byte into the accumulator. A datagram that is shorter is dropped.
     fn load(&mut self, size: u32, offset: u32) {
         self.push(BPF_LD | size | BPF_ABS, offset);
     }
@@ -149,7 +151,7 @@ impl Filter {
         self.push(BPF_ALU | operation | BPF_K, operand);
     }
 
-    /// Jumps to where the jump [lands](Self::land) if the accumulator compares so.
+    /// Jumps to where the jump [lands](Self::land) if the comparison of the accumulator with `operand` is true.
     fn when(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
             from: self.push(BPF_JMP | comparison | BPF_K, operand),
@@ -157,7 +159,7 @@ impl Filter {
         }
     }
 
-    /// Jumps if the accumulator does not compare so.
+    /// Jumps if the comparison of the accumulator with `operand` is false.
     fn unless(&mut self, comparison: u32, operand: u32) -> Jump {
         Jump {
             on: Some(false),
@@ -178,7 +180,7 @@ impl Filter {
         self.push(BPF_ST, 0);
     }
 
-    /// Jumps if the accumulator is not what was stored.
+    /// Jumps if the accumulator differs from the stored value.
     fn unless_kept(&mut self) -> Jump {
         self.push(BPF_LDX | BPF_MEM, 0);
         Jump {
@@ -200,7 +202,7 @@ impl Filter {
         }
     }
 
-    /// Ends, with so many bytes of the datagram.
+    /// Ends the filter: passes `bytes` bytes of the datagram.
     fn give(&mut self, bytes: u32) {
         self.push(BPF_RET | BPF_K, bytes);
     }
@@ -214,8 +216,8 @@ struct Jump {
     on: Option<bool>,
 }
 
-/// Has the kernel drop packets of programs of this host that a socket of an IPv4 address does not expect: see [`Filter`]. `base`
-/// is the port of the first slot.
+/// Makes the kernel drop packets of programs of this host that a socket of an IPv4 address does not expect: see
+/// [`Filter`]. `base` is the port of the first slot.
 pub(super) fn attach(
     socket: &Descriptor,
     base: u16,
@@ -226,7 +228,8 @@ pub(super) fn attach(
         len: filter.code.len() as u16,
         filter: filter.code.as_mut_ptr(),
     };
-    // SAFETY: the option's value is a program, whose instructions are there with their number; the kernel copies and checks them.
+    // SAFETY: the option's value is a program whose instructions are valid for the call, with their number; the kernel
+    // copies and checks them.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -243,7 +246,7 @@ pub(super) fn attach(
     }
 }
 
-/// Has the kernel drop nothing any more.
+/// Makes the kernel pass all packets again.
 pub(super) fn detach(socket: &Descriptor) -> io::Result<()> {
     super::set_option(socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
 }

@@ -1,10 +1,10 @@
-//! UDP sockets as RoCEv2 needs them, and their only unsafe code: batches of datagrams, and datagrams that
-//! pass the system as one.
+//! UDP sockets as RoCEv2 needs them, and their only unsafe code: batches of datagrams, and datagrams that pass through
+//! the system as one.
 //!
-//! What costs time in a UDP socket is the way of each message through the system's layers, much more than the
-//! call. So datagrams to one destination that are of one size go as one message, a [`Burst`], which the system
-//! takes apart at the latest possible place (`UDP_SEGMENT`, Linux 4.18), and what comes is put together
-//! again (`UDP_GRO`, Linux 5.0). Between processes of one host nothing is ever taken apart.
+//! The cost of a UDP socket is the way of each message through the layers of the system, much more than the call. So
+//! datagrams of one size to one destination go as one message, a [`Burst`], which the system takes apart as late as
+//! possible (`UDP_SEGMENT`, Linux 4.18). Datagrams that arrive are put together again (`UDP_GRO`, Linux 5.0). Between
+//! processes of one host nothing is ever taken apart.
 
 mod control;
 mod filter;
@@ -39,7 +39,7 @@ pub(crate) const SEGMENTS: usize = 64;
 /// Bytes of a burst at most: with headers of IPv6 and UDP as much as an IP packet may have.
 pub(crate) const LONGEST: usize = 65_535 - 40 - 8;
 
-/// What is asked for the send buffer, where packets wait for a network interface.
+/// Requested size of the send buffer, where packets wait for a network interface.
 const SEND_BUFFER: usize = 1 << 20;
 
 /// The hop limit of packets that do not say one.
@@ -84,12 +84,12 @@ pub(crate) struct Message<'a> {
     pub(crate) traffic_class: u8,
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
-    /// It was longer than there is room for.
+    /// Set if the message was longer than the room for it.
     pub(crate) truncated: bool,
 }
 
 impl Burst<'_> {
-    /// How many datagrams they are.
+    /// Returns the number of datagrams.
     pub(crate) fn datagrams(&self) -> usize {
         let size = self.segment.map_or(usize::MAX, usize::from).max(1);
         let payloads = self.payloads.iter();
@@ -100,7 +100,7 @@ impl Burst<'_> {
 }
 
 impl<'a> Message<'a> {
-    /// How many datagrams there are.
+    /// Returns the number of datagrams.
     pub(crate) fn datagrams(&self) -> usize {
         self.bytes.len().div_ceil(self.segment).max(1)
     }
@@ -199,8 +199,9 @@ impl Socket {
         set_option(&self.socket, libc::SOL_UDP, UDP_GRO, 1).is_ok()
     }
 
-    /// Has the kernel drop packets of programs of this host that are no devices, and packets for connections that are not from
-    /// `peers`. The receiver checks the packets that remain, and those that come over IPv6. `base` is the port of the first slot.
+    /// Makes the kernel drop packets of programs of this host that are no devices, and packets for connections that are
+    /// not from `peers`. The receiver checks the packets that remain, and packets over IPv6. `base` is the port of the
+    /// first slot.
     pub(crate) fn refuse_strangers(&self, base: u16, peers: &[SocketAddrV4]) {
         if !self.local.is_ipv4() {
             return;
@@ -208,12 +209,12 @@ impl Socket {
         let listed = peers.len() <= filter::MAX_PEERS
             && filter::attach(&self.socket, base, Some(peers)).is_ok();
         if !listed && filter::attach(&self.socket, base, None).is_err() {
-            // An earlier filter does not know all peers. That there is none is no fault.
+            // An earlier filter does not know all peers. The call fails if there is no filter, which is no fault.
             let _ = filter::detach(&self.socket);
         }
     }
 
-    /// Has the kernel pass all packets.
+    /// Makes the kernel pass all packets.
     #[cfg(test)]
     pub(crate) fn pass_strangers(&self) {
         if self.local.is_ipv4() {
@@ -221,7 +222,7 @@ impl Socket {
         }
     }
 
-    /// Whether bursts of more than one datagram, and segment sizes at all, may be sent.
+    /// Returns whether bursts of more than one datagram, and segment sizes at all, may be sent.
     pub(crate) fn segments(&self) -> bool {
         self.segments.load(Ordering::Relaxed)
     }
@@ -231,12 +232,12 @@ impl Socket {
         self.segments.store(false, Ordering::Relaxed);
     }
 
-    /// What it is bound to.
+    /// Returns the address that the socket is bound to.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// What the kernel lets wait in the socket, in its own way of counting.
+    /// Returns the size of the socket's receive buffer, in the kernel's way of counting.
     pub(crate) fn receive_buffer(&self) -> io::Result<usize> {
         Ok(sockopt::socket_recv_buffer_size(&self.socket)?)
     }

@@ -46,7 +46,7 @@ fn networks() -> (Network, Network) {
     (open(&Config::default()), open(&Config::default()))
 }
 
-/// What arrived: from where, and the packet's number and payload.
+/// A packet that arrived: its origin, number and payload.
 #[derive(Clone, Debug, PartialEq)]
 struct Got {
     arrival: Arrival,
@@ -253,7 +253,7 @@ fn a_damaged_packet_is_dropped_and_counted() {
         );
     }
     let got = receive_datagrams(&b, 200);
-    // One bit in a hundred is of the BTH's congestion bits, which the ICRC does not cover.
+    // Of a hundred bits one is a congestion bit of the BTH, which the ICRC does not cover.
     let wrong = b.counters.value(Counter::WrongIcrc);
     assert_eq!(wrong + got.len() as u64, 200);
     assert!(wrong > 190, "{wrong}");
@@ -333,7 +333,7 @@ fn a_tunnel_to_another_nic_or_from_another_sender_is_refused() {
     assert_eq!(b.counters.value(Counter::Malformed), 1);
 }
 
-/// The system drops it, before it takes room in the socket.
+/// The kernel drops packets of programs that are no devices, before they take room in the socket.
 #[test]
 fn what_is_no_devices_takes_no_room() {
     let of_port = |port| {
@@ -392,7 +392,7 @@ fn packets_for_connections_come_from_peers_alone() {
             .iter()
             .for_each(|other| send_connected(other, gid, &b, 1000));
         send_connected(&a, gid, &b, sequence);
-        // A datagram comes from every device.
+        // Datagrams are taken from every device.
         send(&a, &path(0, b.addresses()[0]), number(&b), 500..501);
         let got = receive_datagrams(&b, 1 + usize::from(is_peer));
         let expected = is_peer.then_some(sequence).into_iter().chain([500]);
@@ -400,7 +400,7 @@ fn packets_for_connections_come_from_peers_alone() {
         sequence += 1;
     };
     round(0, false);
-    // Two queue pairs.
+    // Two queue pairs are connected to that device.
     b.connect(&to_a, number(&a));
     b.connect(&to_a, number(&a));
     (0..2).for_each(|gid| round(gid, true));
@@ -421,7 +421,7 @@ fn packets_for_connections_come_from_peers_alone() {
     assert_eq!(receive(&b, 1)[0].sequence, 8);
 }
 
-/// A list of peers that is too long for a filter.
+/// Checks a list of peers that is too long for a filter.
 #[test]
 fn many_peers_are_all_heard() {
     let (a, b) = (open(&Config::default()), open_filtered(&Config::default()));
@@ -602,7 +602,7 @@ fn an_address_that_was_asked_for_and_is_taken_is_an_error() {
 
 #[test]
 fn a_window_of_packets_waits_in_a_socket_without_loss() {
-    // What an unprivileged process gets where nobody changed the limits.
+    // The buffer that an unprivileged process gets under the kernel's default limits.
     let config = Config {
         receive_buffer: 212_992 / 2,
         ..Config::default()

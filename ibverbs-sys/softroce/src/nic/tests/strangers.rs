@@ -13,7 +13,7 @@ use crate::proto::{Arrival, Counter, Service};
 use crate::wire::ip::Route;
 use crate::wire::{Bth, Deth, Header, Opcode, Operation, Packet, Reth, Run, Transport};
 
-/// Two NICs that send packets.
+/// Returns two connected NICs that send packets.
 fn connected(service: Service) -> (Host, Host) {
     let [a, b] = [(); 2].map(|()| {
         let config = Config {
@@ -31,13 +31,13 @@ fn port(slot: u8) -> u16 {
     port_of_slot(Config::default().port, slot).unwrap()
 }
 
-/// Where packets to a queue pair go.
+/// Returns the address that packets to a queue pair go to.
 fn socket_of(host: &Host) -> SocketAddrV4 {
     let slot = number::slot(host.queue_pair.number());
     SocketAddrV4::new(host.address().to_ipv4_mapped().unwrap(), port(slot))
 }
 
-/// Sends a packet, with the ICRC that it has to have.
+/// Sends a packet with a valid ICRC.
 fn send(socket: &UdpSocket, to: SocketAddrV4, header: &Header) {
     let SocketAddr::V4(from) = socket.local_addr().unwrap() else {
         panic!("IPv4")
@@ -58,7 +58,7 @@ fn send(socket: &UdpSocket, to: SocketAddrV4, header: &Header) {
     assert_eq!(socket.send_to(&bytes, to).unwrap(), bytes.len());
 }
 
-/// An empty message with immediate data, for a queue pair.
+/// Returns an empty message with immediate data, for a queue pair.
 fn message(transport: Transport, to: &Host, number: u32) -> Header {
     let opcode = Opcode::new(transport, Operation::SendOnlyImmediate);
     let mut header = Header::new(Bth::new(opcode, to.queue_pair.number(), 0));
@@ -70,7 +70,7 @@ fn message(transport: Transport, to: &Host, number: u32) -> Header {
 fn a_packet_of_another_socket_is_not_taken_for_the_peers() {
     let (a, b) = connected(Service::ReliableConnection);
     b.post_receives(8);
-    // The receiver checks what the kernel lets pass.
+    // The receiver checks packets that the kernel passes.
     b.nic.network.pass_strangers();
     let (peer, other) = (*socket_of(&a).ip(), Ipv4Addr::new(127, 0, 77, 1));
     let taken = port(number::slot(a.queue_pair.number()));
@@ -129,7 +129,7 @@ fn numbers_are_skipped_for_who_shares_memory_alone() {
         slot: Some(number::slot(a.queue_pair.number())),
         private,
     };
-    // As if the peer itself had sent it by its socket.
+    // The NIC takes the packet as if the peer had sent it by its own socket.
     let (now, run) = (b.nic.now(), Run::alone(packet));
     b.queue_pair.receive(now, &arrival(false), &run);
     assert_eq!(expected(), 0);

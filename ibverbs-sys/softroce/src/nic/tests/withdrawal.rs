@@ -1,12 +1,12 @@
-//! Windows that are invalidated while a peer of the host copies by shared memory. The NICs are of one process and peers of each
-//! other; a lane that is held is all that one of them sees of a copy of the other's.
+//! Windows that are invalidated while a peer of the host copies through shared memory. The NICs are of one process and
+//! peers of each other. The tests hold a lane, which is all that one NIC sees of a copy of the other.
 
 use super::*;
 use crate::memory::{RegionAttributes, Span, WindowKind};
 use crate::proto::{AccessFlags, WindowBinding};
 use crate::same_host::Link;
 
-/// Deadline of work that must not wait, on a busy machine: shorter than the wait for a copy.
+/// Deadline, on a busy machine, of operations that must not wait for a copy: shorter than the wait for one.
 const SOON: Duration = Duration::from_secs(10);
 
 const LENGTH: u64 = 4096;
@@ -24,7 +24,7 @@ fn pairs() -> Pairs {
     let host = |nic| Host::new(nic, Service::ReliableConnection, 0);
     let (a, b, others) = (host(&a), host(&b), (host(&a), host(&b)));
     for (one, other) in [(&a, &b), (&others.0, &others.1)] {
-        // An answer may take seconds: nothing goes again.
+        // A long timeout: answers may take seconds, and nothing is sent again.
         one.connect_with(other, 20);
         other.connect_with(one, 20);
     }
@@ -49,7 +49,7 @@ impl Host {
         self.nic.transmit(&self.queue_pair);
     }
 
-    /// Binds a new type 2 window; its key.
+    /// Binds a new type 2 window. Returns its key.
     fn bind(&self) -> u32 {
         let (memory, domain) = (&self.nic.memory, self.queue_pair.domain().unwrap());
         let bytes = memory.allocate(LENGTH).unwrap();
@@ -81,14 +81,15 @@ impl Host {
         neighbourhood.tells_region(slot)
     }
 
-    /// Nothing has completed.
+    /// Returns whether nothing has completed.
     fn is_waiting(&self) -> bool {
         self.queue.poll(1, |entry| panic!("{entry:?}")) == 0
     }
 }
 
 impl Pairs {
-    /// The two queue pairs of the same NICs go on meanwhile, whoever looks after the network.
+    /// Checks that the other two queue pairs of the same NICs go on meanwhile, whichever thread looks after the
+    /// network.
     fn others_are_undisturbed(&self) {
         let begin = Instant::now();
         let (from, to) = &self.others;
@@ -120,7 +121,7 @@ fn a_copy_delays_a_local_invalidation_and_nobody_else() {
     pairs.others_are_undisturbed();
     assert!(!a.tells(key) && a.is_waiting() && b.is_waiting());
     drop(lane);
-    // By the engine alone.
+    // Only the engine looks after the network.
     let done = a.completions(2, nobody_polls);
     assert_eq!(done[0].work, Work::LocalInvalidate);
     assert_eq!(numbers(&b.completions(1, nobody_polls)), [5]);
@@ -164,7 +165,7 @@ fn a_copy_delays_an_invalidation_of_the_peers_and_nobody_else() {
     assert!(!a.tells(key));
 }
 
-/// A queue pair that ends meanwhile leaves the window as it was.
+/// Checks that a window is as it was if the queue pair ends meanwhile.
 #[test]
 fn an_invalidation_that_is_flushed_is_none() {
     let pairs = pairs();

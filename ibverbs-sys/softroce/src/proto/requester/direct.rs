@@ -5,8 +5,8 @@ use crate::proto::{
 };
 
 impl Requester {
-    /// Whether the next part may go without packets. None may be on the way: the peer takes things in the order of their
-    /// numbers, and what it has taken of those is not known.
+    /// Returns whether the next part may go without packets. No packet may be on the way: the peer takes everything in
+    /// the order of the sequence numbers, and this side does not know how many of those packets it has taken.
     pub(in crate::proto) fn has_direct(
         &self,
         now: impl FnOnce() -> Time,
@@ -86,7 +86,7 @@ impl Requester {
         }
     }
 
-    /// Whether nothing is left of the requests so far, and nothing to be said.
+    /// Returns whether all requests so far have ended, and nothing is to be transmitted.
     #[inline]
     pub(in crate::proto) fn is_idle(&self) -> bool {
         self.queue.is_empty()

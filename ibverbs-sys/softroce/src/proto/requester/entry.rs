@@ -13,16 +13,16 @@ pub(super) struct Entry {
     pub(super) progress: Progress,
 }
 
-/// How far a request is.
+/// Progress of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Progress {
     /// Nothing was done for it.
     Waiting,
-    /// It has its sequence numbers: of its packets, and of a read those of the response.
+    /// The request has its sequence numbers: of its packets, and for a read those of the response.
     Started { first: Sequence, packets: u32 },
-    /// What this side does alone is done.
+    /// The work of a request that stays on this side is done.
     Done,
-    /// It will fail once all before it has ended.
+    /// The request will fail once all before it have ended.
     Failed(CompletionStatus),
 }
 
@@ -50,8 +50,8 @@ impl Entry {
         )
     }
 
-    /// How many sequence numbers a packet takes that begins at `packet` of `packets`: of a read, those to the
-    /// end of its run of `run`.
+    /// Returns the number of sequence numbers that packet `packet` of `packets` takes: for a read, those up to the end
+    /// of its run of `run`.
     pub(super) fn covers(&self, packet: u32, packets: u32, run: u32) -> u32 {
         if self.is_read() {
             (run - packet % run).min(packets - packet)
@@ -60,8 +60,9 @@ impl Entry {
         }
     }
 
-    /// Does what this side does alone, or gives the request its sequence numbers from `next` on. Otherwise it is still
-    /// [waiting](Progress::Waiting), and this is to be called again after so long.
+    /// Does the work of the request that stays on this side, or gives the request its sequence numbers from `next` on.
+    /// Otherwise the request is still [waiting](Progress::Waiting), and the caller calls this again after the returned
+    /// time.
     #[inline]
     pub(super) fn start(
         &mut self,
@@ -101,7 +102,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Gives a key that was withdrawn for this request back to its users.
+    /// Publishes a key again that was withdrawn for this request.
     pub(super) fn give_up(&self, memory: &impl Memory) {
         match &self.request.operation {
             SendOperation::Bind(binding) => memory.keep(binding.window),
@@ -110,7 +111,8 @@ impl Entry {
         }
     }
 
-    /// How many sequence numbers the request takes, if the service has it and its length is right.
+    /// Returns the number of sequence numbers that the request takes. Fails if the service does not have the operation,
+    /// or the length is wrong.
     #[inline]
     fn check(&self, endpoint: &Endpoint) -> Result<u32, CompletionStatus> {
         use SendOperation as O;
@@ -146,7 +148,7 @@ impl Entry {
         }
     }
 
-    /// What is told when the request ends so.
+    /// Returns the completion of the request with this status.
     #[inline]
     pub(super) fn completion(&self, status: CompletionStatus) -> Completion {
         let request = &self.request;

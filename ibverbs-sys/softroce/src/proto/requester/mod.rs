@@ -59,7 +59,7 @@ pub(super) struct Requester {
     next: Sequence,
     /// The oldest number that is not answered.
     unanswered: Sequence,
-    /// One after the highest number that went.
+    /// The number after the highest one that was sent.
     sent: Sequence,
     window: Window,
     read_batch: u32,
@@ -80,7 +80,7 @@ pub(super) struct Requester {
     /// The cursor was set back by what the peer said, and nothing that went since was lost without a word.
     sent_back: bool,
     answer_by: Option<Time>,
-    /// It was found out late that no answer had come, and the peer got more time for this once already.
+    /// The timeout was noticed late, and the peer has already got more time for that once.
     excused: bool,
     probe: Probe,
     /// The peer has no receive: when to try again.
@@ -141,8 +141,9 @@ impl Requester {
         self.queue.len()
     }
 
-    /// Whether what was posted last may wait for an answer that is sure to come, and leave together with what is posted until
-    /// then: what many packets cost in a system is not much more than what one costs. Only messages of a packet wait.
+    /// Returns whether the request that was posted last may wait for an answer that is sure to come, and leave together
+    /// with requests that are posted until then: many packets at once cost the system little more than one. Only
+    /// messages of one packet wait.
     pub(super) fn may_wait(&self, endpoint: &Endpoint) -> bool {
         let Some(Entry { request, progress }) = self.queue.back() else {
             return false;
@@ -236,7 +237,7 @@ impl Requester {
                     }
                 }
                 Progress::Done => self.cursor = Cursor::at(self.cursor.entry + 1),
-                // Those before it have to end first.
+                // The requests before it have to end first.
                 Progress::Failed(_) => return Ok(None),
             }
         }
@@ -314,14 +315,14 @@ impl Requester {
         Ok(Some(path))
     }
 
-    /// Whether a packet that covers so many numbers, behind so many that are on the way, is to ask for an acknowledgement though its
-    /// message does not end.
+    /// Returns whether a packet asks for an acknowledgement though its message does not end. The packet covers `covers`
+    /// numbers, behind `on_the_way` that are not acknowledged.
     fn asks(&self, on_the_way: u32, covers: u32) -> bool {
         self.unasked + 1 >= self.window.acknowledge_every()
             || on_the_way + covers >= self.window.size()
     }
 
-    /// What is before `end` went; whether for the first time.
+    /// Notes that all packets before `end` were sent. Returns whether this was the first time.
     fn went(&mut self, end: Sequence, host: &mut impl Host) -> bool {
         let new = end.distance(self.sent) > 0;
         if new {
@@ -373,14 +374,14 @@ impl Requester {
         Cursor::at(entry + 1 + done.count())
     }
 
-    /// How many numbers before `next` are not answered.
+    /// Returns how many numbers before `next` are not answered.
     #[inline]
     fn on_the_way(&self, next: Sequence) -> u32 {
         next.distance(self.unanswered).max(0) as u32
     }
 
-    /// Whether an answer with this number is news. Before: known already. Behind: an answer to nothing, a ghost (IBTA
-    /// 9.7.5.1.3).
+    /// Returns whether an answer with this number brings news. A lower number is answered already; a higher one is a
+    /// ghost, an answer to nothing (IBTA 9.7.5.1.3).
     fn is_news(&self, sequence: Sequence) -> bool {
         sequence.distance(self.unanswered) >= 0 && sequence.distance(self.sent) < 0
     }
@@ -419,7 +420,7 @@ impl Requester {
             self.queue.pop_front();
             match self.cursor.entry.checked_sub(1) {
                 Some(entry) => self.cursor.entry = entry,
-                // What was to be sent again was answered before.
+                // The packets that were to be sent again were answered before they went.
                 None => {
                     self.cursor = Cursor::default();
                     self.fetches_sent = 0;
@@ -476,7 +477,7 @@ impl Requester {
         }
     }
 
-    /// Gives keys that were withdrawn for unfinished requests back to their users.
+    /// Publishes keys again that were withdrawn for unfinished requests.
     pub(super) fn give_up(&self, host: &impl Host) {
         let mut waiting = self.queue.iter();
         let next = waiting.find(|entry| matches!(entry.progress, Progress::Waiting));

@@ -1,4 +1,4 @@
-//! How long an answer is waited for.
+//! The time that the requester waits for an answer.
 
 use super::entry::Progress;
 use super::{Failed, Requester, sooner};
@@ -36,7 +36,7 @@ impl Requester {
         self.pause.handle_timeout(now);
         if self.answer_by.is_some_and(|at| at <= now) && !self.excuse(now, endpoint) {
             host.count(Counter::AcknowledgementTimeout, 1);
-            // What went since is not known to have come.
+            // Packets that were sent since are not known to have arrived.
             self.sent_back &= self.position() == self.unanswered;
             self.retry(endpoint, host)?;
             self.silences = self.silences.saturating_add(1);
@@ -56,7 +56,7 @@ impl Requester {
         }
     }
 
-    /// What is to go finds no room at the peer, which has as long to make some as it has to answer.
+    /// Notes that the peer has no room for the next packet. It has as long to make room as it has to answer.
     pub(in crate::proto) fn expect_room(&mut self, now: Time, endpoint: &Endpoint) {
         let Some(next) = self.queue.get(self.cursor.entry) else {
             return;
@@ -97,8 +97,8 @@ impl Requester {
         self.is_peer_gone = true;
     }
 
-    /// Whether the silence may be this side's own. Who looks so late at his clock was kept from running, and the peer
-    /// on the same machine perhaps as well: it gets as much time again, once.
+    /// Returns whether this side's own delay may explain the silence. A side that looks at its clock so late was kept
+    /// from running, and a peer on the same machine perhaps as well: the peer gets as much time again, once.
     fn excuse(&mut self, now: Time, endpoint: &Endpoint) -> bool {
         let (Some(at), Some(timeout)) = (self.answer_by, endpoint.attributes.ack_timeout) else {
             return false;

@@ -39,13 +39,15 @@ impl Skips {
         }
     }
 
-    /// Whether something has to be told before the packet `next`; all before `unanswered` is answered.
+    /// Returns whether the peer must be told of skipped numbers before the packet `next`; everything before
+    /// `unanswered` is answered.
     pub(super) fn is_untold(&self, next: Sequence, unanswered: Sequence) -> bool {
         let untold = |gap: &Gap| gap.end == unanswered && !gap.told && next == unanswered;
         self.gap.as_ref().is_some_and(untold)
     }
 
-    /// Appends what has to be told before the packet `next`; all before `unanswered` is answered.
+    /// Appends the packet that tells the peer of skipped numbers, if it must go before the packet `next`; everything
+    /// before `unanswered` is answered.
     pub(super) fn poll_transmit(
         &mut self,
         next: Sequence,

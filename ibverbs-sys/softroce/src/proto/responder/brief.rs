@@ -4,7 +4,7 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, Sequence, Short};
 
 impl Responder {
-    /// Whether all that is to be said, if anything, is how far it is.
+    /// Returns whether an acknowledgement is the most that there is to transmit.
     pub(in crate::proto) fn is_brief(&self) -> bool {
         self.end.is_none()
             && self.refusal.is_none()
@@ -12,12 +12,13 @@ impl Responder {
             && self.resources.is_idle()
     }
 
-    /// Whether nothing is to be said.
+    /// Returns whether nothing is to be transmitted.
     pub(in crate::proto) fn is_silent(&self) -> bool {
         self.is_brief() && !self.acknowledge && self.farewell.is_none()
     }
 
-    /// How far it is, if that is to be said; it is then.
+    /// Returns the number to acknowledge up to, if an acknowledgement is to be transmitted, and marks it as
+    /// transmitted.
     pub(in crate::proto) fn take_acknowledgement(&mut self) -> Option<Sequence> {
         std::mem::take(&mut self.acknowledge).then(|| self.acknowledged())
     }
@@ -37,7 +38,7 @@ impl Responder {
             self.miss(host);
             return;
         }
-        // It is acknowledged in any case, as every message is that ends.
+        // The message is acknowledged in any case, as every complete message is.
         self.acknowledge = true;
         if distance < 0 {
             host.count(Counter::DuplicateRequest, 1);

@@ -23,7 +23,7 @@ impl<T: Into<Refusal>> From<T> for Stop {
 const SENDER: Stop = Stop::Sender(CompletionStatus::LocalProtection);
 
 impl Responder {
-    /// Whether the part is what comes next, and nothing else is to be said before it.
+    /// Returns whether the part is the next one expected, and nothing else is to be transmitted before it.
     #[inline]
     pub(in crate::proto) fn expects(&self, part: &Part<'_>) -> bool {
         self.expected == part.sequence && self.end.is_none() && self.resources.is_idle()

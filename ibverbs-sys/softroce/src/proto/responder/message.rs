@@ -15,11 +15,12 @@ pub(super) const MAX_ANNOUNCED: u32 = 1 << 31;
 pub(super) enum Refusal {
     /// There is no receive for it. Nothing has changed.
     NotReady,
-    /// The key that it invalidates is still used. Nothing has changed but that it has a receive.
+    /// The key that the message invalidates is still in use. Nothing has changed, except that the message has taken a
+    /// receive.
     Later { key: u32, again: Duration },
-    /// It is not what may come now, or not as long, or not allowed at all.
+    /// The packet is out of place, has a wrong length, or is not allowed at all.
     Invalid,
-    /// It may not use the memory.
+    /// The request may not use the memory.
     Access,
     /// The receive cannot take it, which its completion tells.
     Receive(CompletionStatus),
@@ -48,7 +49,7 @@ pub(super) struct Receive {
     pub(super) xrc_srq: Option<u32>,
 }
 
-/// What comes with the end of a message.
+/// Fields of a message that come with its last packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trailer {
     pub(super) immediate: Option<[u8; 4]>,
@@ -198,7 +199,7 @@ impl Message {
             host.scatter(&request.segments, 0, payload).map_err(local)
         };
         if let Err(refusal) = done {
-            // It ends with the connection.
+            // The receive ends with the connection.
             let xrc_srq = None;
             self.receive = Some(Receive { request, xrc_srq });
             self.progress = Progress::Send { received: total };
@@ -390,7 +391,7 @@ fn announced(
     Ok((remote, reth.length))
 }
 
-/// Goes on if nobody uses a key any more that a message invalidates.
+/// Succeeds if the key that a message invalidates is no longer in use.
 pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     match host.withdraw(key) {
         Withdrawal::Complete => Ok(()),
@@ -399,7 +400,7 @@ pub(super) fn withdraw(key: u32, host: &impl Host) -> Result<(), Refusal> {
     }
 }
 
-/// What becomes of a receive whose memory cannot be used.
+/// Returns the refusal for a receive whose memory cannot be used.
 pub(super) fn local(_: LocalFault) -> Refusal {
     Refusal::Receive(CompletionStatus::LocalProtection)
 }

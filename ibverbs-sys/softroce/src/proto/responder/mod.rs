@@ -48,12 +48,12 @@ pub(super) struct Responder {
     refusal: Option<Syndrome>,
     /// The peer was told so: once until the packet comes (IBTA 9.7.4.1.2, 9.7.5.2.8).
     refused: bool,
-    /// The key that the expected packet invalidates, and that is still used. The packet is not kept: the peer is asked for it when
-    /// it can be taken. What follows it is dropped until then.
+    /// The key that the expected packet invalidates, and that is still in use. The packet is not kept: the peer is
+    /// asked to send it again when it can be taken. Packets behind it are dropped until then.
     held: Option<u32>,
     pause: Pause,
     end: Option<End>,
-    /// What the peer is told after the end.
+    /// The NAK that is sent to the peer after the end, and its number.
     farewell: Option<(Nak, Sequence)>,
     pacer: Pacer,
 }
@@ -64,7 +64,7 @@ pub(super) struct Responder {
 pub(super) struct End {
     nak: Nak,
     sequence: Sequence,
-    /// How the receive ends that the message has taken, if any.
+    /// Status of the receive that the message has taken, if any.
     status: CompletionStatus,
     /// No completion tells it.
     event: Option<Event>,
@@ -421,7 +421,7 @@ impl Responder {
         }
     }
 
-    /// Gives a key back to its users that was withdrawn for a packet which is not taken any more.
+    /// Publishes a key again that was withdrawn for a packet which is not taken any more.
     pub(super) fn give_up(&self, host: &impl Host) {
         if let Some(key) = self.held {
             host.keep(key);
@@ -530,7 +530,7 @@ impl Responder {
         self.acknowledge &= sequence.next() != self.expected;
     }
 
-    /// When the next packet of a long response is due, or what is held up is to be looked at.
+    /// Returns when the next packet of a long response, or the next check of a packet that is held up, is due.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let response = self.pacer.again().filter(|_| !self.resources.is_idle());
         sooner(response, self.pause.end())

@@ -4,8 +4,8 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{CompletionStatus, Counter, Host, Sequence};
 use crate::wire::Packet;
 
-/// How far behind the newest packet one may be to be taken for late or duplicated. One that is farther behind
-/// is of a peer that counts anew.
+/// Greatest distance behind the newest packet at which a packet counts as late or duplicated. A packet farther behind
+/// is of a peer that has begun to count anew.
 const LATE: i32 = 1 << 15;
 
 impl Responder {

@@ -12,10 +12,10 @@ use crate::sim::random::splitmix;
 use crate::sim::trace::{self, Clock, Line};
 use crate::wire::Packet;
 
-/// How much too late it is by the clock that briefs are looked at with.
+/// Error of the coarse clock that briefs use: the clock is ahead by so much.
 const TICK: Duration = Duration::from_millis(12);
 
-/// What a brief has in front of it: as much as a packet.
+/// Bytes in front of a brief: as many as in front of a packet.
 const HEADERS: usize = 40;
 
 impl World<'_> {
@@ -38,7 +38,7 @@ impl World<'_> {
             destination: route.destination,
             route: headers.global_route(),
             slot: None,
-            // What is lost and comes again here is what a peer says, whichever way.
+            // Here the wire loses and repeats messages of the peer on private paths, too.
             private: true,
         };
         let place = Place { node, slot };

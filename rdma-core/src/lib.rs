@@ -36,12 +36,14 @@
 //! All three take batches, and either of verbs' posting functions. What verbs have and where each
 //! part of it is shown to work is told in the book's table of capabilities.
 //!
-//! # What it does not do
+//! All three take batches, and either of verbs' posting functions. The book's table of capabilities
+//! lists everything that verbs have, and where each part of it is shown to work.
 //!
 //! It knows no runtime, spawns no thread and waits for nothing but where a method says so, such as
 //! [`CompletionChannel::wait`], [`AsyncEvents::wait`] and the blocking half of [`cm`].
 //!
-//! # Example
+//! This crate knows no runtime and spawns no thread. It waits only where a method says so, such as
+//! [`CompletionChannel::wait`], [`AsyncEvents::wait`] and the blocking half of [`cm`].
 //!
 //! Two queue pairs of one process, and eight bytes from one to the other:
 //!
@@ -75,11 +77,11 @@
 //!
 //! # Trust
 //!
-//! Everything here is sound against any peer: what peers can write is never a Rust slice, and what
-//! is a slice no device is writing. It relies on the device and its driver to do what verbs promise,
-//! above all not to touch memory after its deregistration or its queue pair's destruction. What that
-//! means, what depends on a peer that is correct, what relaxed ordering takes away and what `fork`
-//! does is told in [`memory`].
+//! Everything here is sound against any peer: memory that peers can write is never a Rust slice,
+//! and no device writes to memory that is a slice. The crate relies on the device and its driver to
+//! keep the promises of verbs, above all not to touch memory after its deregistration or its queue
+//! pair's destruction. [`memory`] tells what that means, what depends on a correct peer, what
+//! relaxed ordering takes away and what `fork` does.
 //!
 //! # Environment
 //!

@@ -13,9 +13,11 @@ use crate::memory::{Buffer, HostMemory};
 use crate::queue_pair::QueuePairBuilder;
 use crate::receive::SharedReceiveQueueBuilder;
 
-/// A protection domain: memory and queue pairs that may be used together. Clones are the same one.
+/// A protection domain: memory and queue pairs that may be used together. Clones are the same
+/// domain.
 ///
-/// A [parent domain](Self::parent) is one too. It is `Send` and `Sync`: verbs are thread-safe on it.
+/// A [parent domain](Self::parent) is a protection domain, too. Protection domains are `Send` and
+/// `Sync`: verbs are thread-safe on them.
 #[doc(alias = "ibv_pd")]
 #[derive(Debug, Clone)]
 pub struct ProtectionDomain {
@@ -63,7 +65,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// As [`Self::allocate`].
+    /// The errors of [`Self::allocate`].
     #[doc(alias = "ibv_reg_mr")]
     pub fn allocate_layout(&self, layout: Layout) -> Result<Buffer> {
         let memory = HostMemory::builder(layout.size())
@@ -111,7 +113,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// As [`AddressHandle::new`].
+    /// The errors of [`AddressHandle::new`].
     #[doc(alias = "ibv_create_ah")]
     pub fn address_handle(&self, vector: &AddressVector) -> Result<AddressHandle> {
         AddressHandle::new(self, vector)

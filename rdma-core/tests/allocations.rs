@@ -69,8 +69,9 @@ fn allocations(mut operation: impl FnMut()) -> u64 {
     (0..ROUNDS).map(round).skip(1).min().unwrap()
 }
 
-/// That so many allocations in a round, of operations of so many requests each, are the device's: for
-/// its requests, and now and then when something of it grows. One for each operation is more.
+/// Asserts that the allocations in a round, of operations of `requests` requests each, are the
+/// device's: for its requests, and now and then when something of it grows. One allocation for each
+/// operation would be more.
 #[track_caller]
 fn assert_none(count: u64, requests: u64, device: u64) {
     assert!(

@@ -288,8 +288,9 @@ fn what_a_batch_takes_back_comes_in_its_order() {
 }
 
 /// Posts batches of seven to a queue pair of seven, in queues that do not know of each other, until
-/// the device refuses in the middle; does with that batch what `end` does, which is told how many were
-/// posted before it, and gives the queues and how many requests are in flight. What is posted stays outstanding until then.
+/// the device refuses in the middle. Then calls `end` with that batch and the number of requests
+/// posted before it. Returns the queues and the number of requests in flight. Requests that were
+/// posted stay outstanding meanwhile.
 fn fill(
     end: impl Fn(&QueuePair, usize, BatchError<SendBatch<'_, Buffer>>) -> usize,
 ) -> (QueuePair, Vec<SendQueue<Buffer>>, usize) {

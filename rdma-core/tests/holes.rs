@@ -1,6 +1,6 @@
-//! The holes of other RDMA libraries in safe code, one by one: none of them is here. Those that the
-//! compiler closes are in `compile_fail`; where the device has to fail for it, `holes_of_devices`;
-//! what is left behind, `holes_that_leak`.
+//! The holes of other RDMA libraries in safe code, one by one: this crate has none of them. Holes
+//! that the compiler closes are in `compile_fail`; holes that need a failing device, in
+//! `holes_of_devices`; memory and objects left behind, in `holes_that_leak`.
 
 mod common;
 

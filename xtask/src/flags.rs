@@ -108,7 +108,7 @@ xflags::xflags! {
             optional --schedules n: u64
         }
         /// Fuzz softroce: let a fuzzer look for input that makes it panic, answer wrongly or misuse
-        /// memory. What it finds and learns goes to target/fuzz.
+        /// memory. Findings and learned inputs go to target/fuzz.
         cmd fuzz {
             /// Only this target [all of ibverbs-sys/softroce/fuzz].
             repeated --target name: String

@@ -52,16 +52,16 @@ pub enum Scheduled {
     },
 }
 
-/// Which packets may leave as a burst: one message to the system, which takes it apart behind the socket. It numbers the
-/// datagrams in the identification of their IPv4 headers then, and that is covered by the ICRC.
+/// Choice of the packets that may leave as a burst: one message to the system, which splits it behind the socket. The
+/// system numbers the datagrams in the identification of their IPv4 headers then, which the ICRC covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Segmentation {
-    /// None.
+    /// No bursts.
     Never,
     /// Bursts to peers in 127/8, in tunnels and over IPv6: their packets show no identification.
     #[default]
     Peers,
-    /// All. The ICRC of the i-th packet of a burst is that of the identification i.
+    /// All bursts. The ICRC of the i-th packet of a burst is computed for the identification i.
     Always,
 }
 

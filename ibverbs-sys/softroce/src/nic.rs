@@ -93,7 +93,7 @@ const SCHEDULE: u32 = net::DELAY + 2;
 const TIMERS: usize = 32;
 
 impl Nic {
-    /// The process's NIC, which is made at the first call that succeeds. It lives as long as the process.
+    /// Returns the process's NIC, which is made at the first call that succeeds, and lives as long as the process.
     pub(crate) fn open() -> io::Result<Arc<Self>> {
         fork::watch();
         exit::watch();
@@ -273,8 +273,8 @@ impl Nic {
         }
     }
 
-    /// A queue pair is going away, and its timers with it. What it sent and an accident holds back goes now: its peer
-    /// may wait for that, and the process may be about to end.
+    /// Forgets a queue pair that is going away, with its timers. Sends its packets that an arranged delay holds back:
+    /// the peer may wait for them, and the process may be about to end.
     pub(crate) fn forget(&self, queue_pair: &QueuePair) {
         self.network.send_held();
         self.forget_recent();
@@ -366,7 +366,7 @@ impl Nic {
 /// Time that a peer has to make room for the last packets of a queue pair.
 const LAST: Duration = Duration::from_millis(100);
 
-/// Has other processes of the host find this one. None: the system does not let it.
+/// Lets other processes of the host find this one. `None`: the system does not allow it.
 fn neighbourhood(
     config: &Config,
     network: &Network,

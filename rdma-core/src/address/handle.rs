@@ -8,7 +8,9 @@ use crate::error::{Error, Result};
 use crate::ffi::{AddressHandleOwner, ContextHandle};
 use crate::protection_domain::ProtectionDomain;
 
-/// The way to a port, made ready for the device: what a datagram names its destination with.
+/// Clones are the same handle. The handle is destroyed with the last clone, and a request that
+/// names it keeps one until it has completed. Address handles are `Send` and `Sync`: they never
+/// change.
 ///
 /// Clones are the same handle. It is destroyed with the last of them, and a request that names it
 /// keeps one until it has completed. It is `Send` and `Sync`: nothing about it changes.
@@ -38,7 +40,7 @@ impl AddressHandle {
     ///
     /// # Errors
     ///
-    /// As [`AddressVector::from_completion`] and [`Self::new`].
+    /// The errors of [`AddressVector::from_completion`] and [`Self::new`].
     #[doc(alias = "ibv_create_ah_from_wc")]
     pub fn from_completion(
         domain: &ProtectionDomain,

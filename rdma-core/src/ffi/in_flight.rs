@@ -248,8 +248,8 @@ impl<T: Send + 'static> Slots<T> {
         }
         let (data, keep) = request.into_parts();
         self.table.launch(&reserved, Launched::alone(None, keep));
-        // SAFETY: it was described, and `room` and the data, which is copied, outlive the call. What
-        // keeps alive is in the slot.
+        // SAFETY: the request was described, and `room` and the data, which is copied, outlive the
+        // call. The objects that it keeps alive are in the slot.
         let posted = unsafe { queue_pair.post_send(wr.assume_init_mut()) };
         posted.map_err(|error| {
             let mut held = self.table.withdraw(reserved).held;

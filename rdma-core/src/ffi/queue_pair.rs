@@ -355,9 +355,9 @@ impl QueuePairHandle {
         }
     }
 
-    /// Moves it to RESET by this change, which is one to RESET, and frees the in-flight memory of queues that were dropped before: the
-    /// device has forgotten their requests then (IBTA volume 1, 10.3.1), whatever is posted
-    /// meanwhile. What is in queues that are alive stays there.
+    /// Applies a change. A change to RESET also frees the in-flight memory of queues that were
+    /// dropped before: the device has forgotten their requests then (IBTA volume 1, 10.3.1),
+    /// whatever is posted meanwhile. Memory in queues that still exist stays there.
     pub(crate) fn reset(&self, change: &Modification) -> Result<()> {
         if change.state() != Some(QueuePairState::Reset) {
             return modify(self, change);

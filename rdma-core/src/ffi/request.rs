@@ -428,7 +428,7 @@ pub(super) struct ReceiveElements {
 }
 
 impl ReceiveElements {
-    /// None yet.
+    /// Makes an empty list.
     #[inline]
     pub(super) fn new() -> Self {
         Self {
@@ -451,7 +451,7 @@ impl ReceiveElements {
         Ok(())
     }
 
-    /// The request with this id. It points into `self` and at nothing else.
+    /// Returns the request with this id, which points only into `self`.
     #[inline]
     pub(super) fn work_request(&mut self, wr_id: u64) -> sys::ibv_recv_wr {
         receive_request(&mut self.room, self.len, wr_id)

@@ -214,7 +214,7 @@ impl<T: Send + 'static> SendRing<T> {
         if !describe_usual_datagram(&mut wr, &mut room, request.memory(), to, limits, id) {
             return self.post_any(request);
         }
-        // SAFETY: as in `post_usual`. The same holds for the address handle.
+        // SAFETY: as in `post_usual`, also for the address handle.
         let errno = unsafe { self.ring.usual().post_send(wr.as_mut_ptr()) };
         if errno != 0 {
             return Err(self.refused(errno, request.into_memory()));
@@ -245,7 +245,7 @@ impl<T: Send + 'static> SendRing<T> {
         if let Err(error) = describe_send(&mut wr, &mut room, &request, queue_pair, id) {
             return Err((error, request.into_memory()));
         }
-        // SAFETY: as in `post`. The same holds for what keeps alive.
+        // SAFETY: as in `post`, also for the objects that the request keeps alive.
         match unsafe { queue_pair.post_send(wr.assume_init_mut()) } {
             Ok(()) => {
                 self.count(request.is_signaled());

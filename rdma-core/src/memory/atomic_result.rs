@@ -8,7 +8,7 @@ use crate::protection_domain::ProtectionDomain;
 /// Eight bytes of registered memory, where a compare-and-swap or a fetch-and-add puts the number
 /// that was there before.
 ///
-/// It is `Send` and `Sync` as a [`Buffer`] is.
+/// Results are `Send` and `Sync`, as a [`Buffer`] is.
 ///
 /// ```
 /// # use rdma_core::{AccessFlags, AtomicResult, ConnectOptions, Context, SendRequest, WorkCompletion};
@@ -43,7 +43,7 @@ impl AtomicResult {
     ///
     /// # Errors
     ///
-    /// As [`ProtectionDomain::allocate`].
+    /// The errors of [`ProtectionDomain::allocate`].
     pub fn new(domain: &ProtectionDomain) -> Result<Self> {
         domain.allocate(Self::SIZE).map(Self)
     }

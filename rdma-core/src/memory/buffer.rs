@@ -12,13 +12,13 @@ use crate::refused::Refused;
 
 /// Registered memory with one owner, which peers cannot reach.
 ///
-/// It derefs to `[u8]`. Posting moves it into the request, and it comes back with the completion.
-/// Obtained from [`ProtectionDomain::allocate`](crate::ProtectionDomain::allocate), zeroed, or made
-/// of the program's memory by [`ProtectionDomain::register`](crate::ProtectionDomain::register).
-/// When the last part of it is dropped, it is deregistered and then freed. It is `Send` and `Sync`,
-/// as a `Box<[u8]>` is.
+/// A buffer derefs to `[u8]`. Posting moves it into the request, and the completion gives it back.
+/// [`ProtectionDomain::allocate`](crate::ProtectionDomain::allocate) allocates one with zeroed
+/// memory, and [`ProtectionDomain::register`](crate::ProtectionDomain::register) makes one of the
+/// program's memory. When the last part of a buffer is dropped, its memory is deregistered and then
+/// freed. Buffers are `Send` and `Sync`, as a `Box<[u8]>` is.
 ///
-/// While the device has it, nobody else has:
+/// While the device is using the buffer, the program cannot:
 ///
 /// ```compile_fail,E0382
 /// # use rdma_core::{Buffer, Result, SendQueue, SendRequest};
@@ -196,7 +196,8 @@ impl Scatter for Buffer {}
 
 /// Registered memory that nobody writes any more; clones share it.
 ///
-/// It is the source of sends and writes, and never the destination of a read or a receive:
+/// A frozen buffer is the source of sends and writes, and never the destination of a read or a
+/// receive:
 ///
 /// ```compile_fail,E0277
 /// # use rdma_core::{FrozenBuffer, RemoteMemory, SendRequest};

@@ -12,8 +12,8 @@ use crate::refused::Refused;
 
 /// Memory, or a part of it, that peers can reach by RDMA for as long as it is exposed.
 ///
-/// A peer may write at any moment, so this is never a slice: it is read and written by copies and
-/// atomics ([`Self::volatile`] has all of them). Clones and parts share the memory. The same
+/// A peer may write at any moment, so this is never a slice: programs read and write it by copies
+/// and atomics ([`Self::volatile`] has all of them). Clones and parts share the memory. The same
 /// memory can be the local side of any number of requests at once.
 ///
 /// ```compile_fail,E0608
@@ -138,7 +138,7 @@ impl ExposedMemory {
     ///
     /// # Errors
     ///
-    /// As [`VolatileSlice::load_u32`].
+    /// The errors of [`VolatileSlice::load_u32`].
     #[inline]
     pub fn load_u32(&self, offset: usize) -> Result<u32> {
         self.volatile().load_u32(offset)
@@ -148,7 +148,7 @@ impl ExposedMemory {
     ///
     /// # Errors
     ///
-    /// As [`VolatileSlice::load_u32`].
+    /// The errors of [`VolatileSlice::load_u32`].
     #[inline]
     pub fn store_u32(&self, offset: usize, value: u32) -> Result<()> {
         self.volatile().store_u32(offset, value)
@@ -158,7 +158,7 @@ impl ExposedMemory {
     ///
     /// # Errors
     ///
-    /// As [`VolatileSlice::load_u64`].
+    /// The errors of [`VolatileSlice::load_u64`].
     #[inline]
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
         self.volatile().load_u64(offset)
@@ -168,7 +168,7 @@ impl ExposedMemory {
     ///
     /// # Errors
     ///
-    /// As [`VolatileSlice::load_u64`].
+    /// The errors of [`VolatileSlice::load_u64`].
     #[inline]
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
         self.volatile().store_u64(offset, value)

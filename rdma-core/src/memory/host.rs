@@ -12,9 +12,9 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// Memory of this process that can be registered: aligned, in huge pages, of a mapping.
 ///
-/// It derefs to `[u8]`. [`ProtectionDomain::register`](crate::ProtectionDomain::register) makes a
-/// [`Buffer`](super::Buffer) of it, and [`Buffer::into_owner`](super::Buffer::into_owner) gives it back.
-/// It is `Send` and `Sync`, as a `Box<[u8]>` is.
+/// The memory derefs to `[u8]`. [`ProtectionDomain::register`](crate::ProtectionDomain::register)
+/// makes a [`Buffer`](super::Buffer) of it, and [`Buffer::into_owner`](super::Buffer::into_owner)
+/// gives it back. `HostMemory` is `Send` and `Sync`, as a `Box<[u8]>` is.
 ///
 /// ```
 /// use rdma_core::{Context, HostMemory, HugePages};
@@ -138,11 +138,13 @@ impl HostMemoryBuilder {
         self
     }
 
-    /// Has it from the device of this domain, where the device has memory of its own choice for regions,
-    /// such as memory that other processes of the host reach faster: that of other libraries is as good,
-    /// and comes in its place wherever there is none. A wish for huge pages goes first.
+    /// Takes the memory from the device of this domain, if the device has memory of its own choice
+    /// for regions, such as memory that other processes of the host reach faster. Without such
+    /// memory, or for another library's device, ordinary memory takes its place. A wish for huge
+    /// pages goes first.
     ///
-    /// It can be registered with other domains and devices all the same. It keeps the domain.
+    /// The memory can be registered with other domains and devices all the same. It keeps the
+    /// domain alive.
     #[doc(alias = "ibv_alloc_buf")]
     pub fn domain(mut self, domain: &ProtectionDomain) -> Self {
         self.domain = Some(domain.clone());

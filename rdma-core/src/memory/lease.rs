@@ -19,11 +19,11 @@ use crate::refused::Refused;
 ///    [`SendRequest::send_with_invalidate`]. A peer that comes later gets a remote access error.
 /// 4. [`Self::finish`] gives buffer and window; or [`Self::bind`] begins anew, with another key.
 ///
-/// What happened at the device is known when a request's completion has been given to its queue
-/// (`complete`), and a peer's giving back when the completion of the receive has been. So
-/// `finish` cannot give memory out that a peer still reaches: not when completions are lost, shown
-/// twice or shown late, and not when this is dropped or forgotten. [`Self::revoke`] ends it in any
-/// case, by freeing the window.
+/// The state at the device is known once a request's completion has been given to its queue
+/// (`complete`); that a peer gave the memory back is known once the completion of the receive has
+/// been given to its queue. So `finish` cannot return memory that a peer still reaches: not when
+/// completions are lost, shown twice or shown late, and not when this is dropped or forgotten.
+/// [`Self::revoke`] ends the lease in any case, by freeing the window.
 ///
 /// ```
 /// use rdma_core::{AccessFlags, WindowType};

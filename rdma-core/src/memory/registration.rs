@@ -65,7 +65,7 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// As [`Self::register`].
+    /// The errors of [`Self::register`].
     #[doc(alias = "ibv_reg_mr")]
     pub fn register_shared<O: StableMemory>(&self, owner: O) -> Result<FrozenBuffer, Refused<O>> {
         let mut how = self.how;
@@ -80,7 +80,7 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// As [`Self::register`].
+    /// The errors of [`Self::register`].
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
         let memory = HostMemory::builder(len).domain(&self.domain).build()?;
         Ok(self.register(memory)?)
@@ -90,7 +90,7 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// As [`Self::register`]; the memory.
+    /// The memory, with the errors of [`Self::register`].
     pub fn attach(&self, memory: DetachedMemory) -> Result<Buffer, Refused<DetachedMemory>> {
         self.make(memory.into_backing(), self.how)
             .map_err(|refused| refused.map(DetachedMemory::new))
@@ -139,7 +139,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// The owner, and [`Error::InvalidArgument`] for no bytes, or the verb's error.
+    /// The owner, with [`Error::InvalidArgument`] for no bytes or with the verb's error.
     #[doc(alias = "ibv_reg_mr")]
     pub fn register<O: StableMemoryMut>(&self, owner: O) -> Result<Buffer, Refused<O>> {
         self.registration().register(owner)
@@ -149,7 +149,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// As [`Self::register`].
+    /// The errors of [`Self::register`].
     #[doc(alias = "ibv_reg_mr")]
     pub fn register_shared<O: StableMemory>(&self, owner: O) -> Result<FrozenBuffer, Refused<O>> {
         self.registration().register_shared(owner)

@@ -36,17 +36,17 @@ impl<B> From<BatchError<B>> for Error {
 /// [`SendQueue::batch`](super::SendQueue::batch).
 ///
 /// The requests are put together in memory that the thread keeps for its batches, and posted by one
-/// call of the driver: one linked list for `ibv_post_send`, or, on queue pairs that were
-/// [made for it](super::QueuePairBuilder::extended_posting) and if no request has several elements,
-/// one go from `ibv_wr_start` to `ibv_wr_complete`. Nothing is allocated but for a thread's first batch,
-/// a larger one, one that is made beside two others, or one that another thread began, and no code of the program runs within
-/// that call.
+/// call of the driver: a linked list for `ibv_post_send`, or, on queue pairs that were [made for
+/// it](super::QueuePairBuilder::extended_posting) and if no request has several elements, one
+/// sequence from `ibv_wr_start` to `ibv_wr_complete`. Memory is allocated only for a thread's first
+/// batch, for a larger one, for one that is made beside two others, or for one that another thread
+/// began. No code of the program runs within that call.
 ///
-/// Dropping it drops the memory of requests that were not posted. Forgetting it leaves that memory
-/// with the queue, which drops it when another batch or request takes the place; nothing of it is
-/// posted.
+/// Dropping the batch drops the memory of requests that were not posted. Forgetting it leaves that
+/// memory with the queue, which drops it when another batch or request takes the place; nothing of
+/// it is posted.
 ///
-/// It is `Send` where the memory is, as the queue.
+/// A batch is `Send` if its queue and memory are.
 #[derive(Debug)]
 pub struct SendBatch<'a, T: Send + 'static> {
     staging: SendStaging<'a, T>,
@@ -64,7 +64,7 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`SendQueue::post`](super::SendQueue::post), but for the verb's.
+    /// The errors of [`SendQueue::post`](super::SendQueue::post), except the verb's.
     #[inline(always)]
     pub fn push(&mut self, request: SendRequest<T>) -> Result<(), PostError<T>>
     where
@@ -91,7 +91,7 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`SendQueue::post_inline`](super::SendQueue::post_inline), but for the verb's.
+    /// The errors of [`SendQueue::post_inline`](super::SendQueue::post_inline), except the verb's.
     #[inline]
     pub fn push_inline<D>(&mut self, request: SendRequest<D>) -> Result<(), PostError<D>>
     where
@@ -168,8 +168,8 @@ impl<'a, T: Send + 'static> SendBatch<'a, T> {
         kept(self.staging.post())
     }
 
-    /// Takes the memory of the requests that were not posted back, in their order. Those whose data
-    /// was to be copied have none.
+    /// Takes the memory of the requests that were not posted back, in their order. Requests whose
+    /// data was to be copied have no memory.
     pub fn take_back(&mut self) -> Unposted<'_, T> {
         Unposted(self.staging.end())
     }
@@ -185,7 +185,7 @@ impl<T: Send + 'static> Drop for SendBatch<'_, T> {
 }
 
 /// Receives that are handed to the device together, from
-/// [`ReceiveQueue::batch`](super::ReceiveQueue::batch). It is as [`SendBatch`] otherwise.
+/// [`ReceiveQueue::batch`](super::ReceiveQueue::batch). Otherwise like [`SendBatch`].
 #[derive(Debug)]
 pub struct ReceiveBatch<'a, T: Send + 'static> {
     staging: ReceiveStaging<'a, T>,
@@ -203,7 +203,7 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`ReceiveQueue::post`](super::ReceiveQueue::post), but for the verb's.
+    /// The errors of [`ReceiveQueue::post`](super::ReceiveQueue::post), except the verb's.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
     where
@@ -228,7 +228,7 @@ impl<'a, T: Send + 'static> ReceiveBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`SendBatch::post`].
+    /// The errors of [`SendBatch::post`].
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post(mut self) -> Result<usize, BatchError<Self>> {
@@ -271,7 +271,7 @@ impl<T: Send + 'static> Drop for ReceiveBatch<'_, T> {
 }
 
 /// The memory of requests that were not posted, from [`SendBatch::take_back`] or
-/// [`ReceiveBatch::take_back`]. What is not taken is dropped.
+/// [`ReceiveBatch::take_back`]. Memory that is not taken is dropped.
 #[derive(Debug)]
 pub struct Unposted<'a, T: Send + 'static>(Unstaged<'a, T>);
 

@@ -72,7 +72,8 @@ pub struct DetachedSlot(Reserved);
 /// signaled, but for those that a [batch](Self::batch) leaves unsignaled. Dropping the queue with
 /// requests in flight is safe: their memory is freed with the queue pair.
 ///
-/// It is `Send` and `Sync`: memory moves through it from thread to thread, and is never shared.
+/// The queue is `Send` and `Sync`: memory moves through it from thread to thread, and is never
+/// shared.
 #[derive(Debug)]
 pub struct ConcurrentSendQueue<T: Send + 'static> {
     slots: Slots<T>,
@@ -108,7 +109,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     ///
     /// # Errors
     ///
-    /// As [`SendQueue::post`](super::SendQueue::post), and
+    /// The errors of [`SendQueue::post`](super::SendQueue::post), and
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a slot of another queue.
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
@@ -126,7 +127,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     ///
     /// # Errors
     ///
-    /// As [`Self::post`].
+    /// The errors of [`Self::post`].
     #[inline]
     pub fn post_inline<D: InlineData>(
         &self,
@@ -138,8 +139,8 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
             .map_err(PostError::new)
     }
 
-    /// Makes a batch of at most `capacity` requests, which are handed to the device together. It is
-    /// for one thread and can be used again and again, which allocates nothing.
+    /// Makes a batch of at most `capacity` requests, which are handed to the device together. The
+    /// batch is for one thread and can be used again and again, which allocates nothing.
     pub fn batch(&self, capacity: usize) -> ConcurrentSendBatch<'_, T> {
         ConcurrentSendBatch::new(&self.slots, capacity)
     }
@@ -235,7 +236,7 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
     ///
     /// # Errors
     ///
-    /// As [`SendQueue::post`](super::SendQueue::post).
+    /// The errors of [`SendQueue::post`](super::SendQueue::post).
     #[doc(alias = "ibv_post_recv")]
     #[inline]
     pub fn post(&self, memory: T) -> Result<(), PostError<T>>
@@ -245,8 +246,8 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
         self.slots.post_receive(memory).map_err(PostError::new)
     }
 
-    /// Makes a batch of at most `capacity` receives, which are handed to the device together. It is
-    /// for one thread and can be used again and again, which allocates nothing.
+    /// Makes a batch of at most `capacity` receives, which are handed to the device together. The
+    /// batch is for one thread and can be used again and again, which allocates nothing.
     pub fn batch(&self, capacity: usize) -> ConcurrentReceiveBatch<'_, T> {
         ConcurrentReceiveBatch::new(&self.slots, capacity)
     }

@@ -10,9 +10,9 @@ use crate::memory::{Gather, Scatter};
 /// Send requests that one thread hands to the device together, from
 /// [`ConcurrentSendQueue::batch`](super::ConcurrentSendQueue::batch).
 ///
-/// It has room of its own for its requests, so threads with a batch each do not wait for each other
-/// but where the driver makes them. It is used again and again: posting leaves it empty. Dropping
-/// it frees the slots of requests that were not posted and drops their memory; forgetting it loses
+/// Each batch has room of its own for its requests, so threads with a batch each wait for each
+/// other only in the driver. A batch is used again and again: posting leaves it empty. Dropping it
+/// frees the slots of requests that were not posted and drops their memory; forgetting it loses
 /// both, the slots until the queue is dropped.
 #[derive(Debug)]
 pub struct ConcurrentSendBatch<'a, T: Send + 'static> {
@@ -34,7 +34,7 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`ConcurrentSendQueue::post`](super::ConcurrentSendQueue::post), but for the verb's, and
+    /// The errors of [`ConcurrentSendQueue::post`](super::ConcurrentSendQueue::post), except the verb's, and
     /// [`Error::QueueFull`](crate::Error::QueueFull) when the batch is.
     #[inline]
     pub fn push(
@@ -65,7 +65,7 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`SendBatch::post`](super::SendBatch::post); the requests that were not posted stay in
+    /// The errors of [`SendBatch::post`](super::SendBatch::post); the requests that were not posted stay in
     /// the batch.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_wr_complete")]
@@ -81,8 +81,8 @@ impl<'a, T: Send + 'static> ConcurrentSendBatch<'a, T> {
 }
 
 /// Receives that one thread hands to the device together, from
-/// [`ConcurrentReceiveQueue::batch`](super::ConcurrentReceiveQueue::batch). It is as
-/// [`ConcurrentSendBatch`] otherwise.
+/// [`ConcurrentReceiveQueue::batch`](super::ConcurrentReceiveQueue::batch). Otherwise like
+/// [`ConcurrentSendBatch`].
 #[derive(Debug)]
 pub struct ConcurrentReceiveBatch<'a, T: Send + 'static> {
     staging: SlotsStaging<'a, T, ibv_recv_wr>,
@@ -99,7 +99,7 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`ConcurrentReceiveQueue::post`](super::ConcurrentReceiveQueue::post), but for the
+    /// The errors of [`ConcurrentReceiveQueue::post`](super::ConcurrentReceiveQueue::post), but for the
     /// verb's, and [`Error::QueueFull`](crate::Error::QueueFull) when the batch is.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>
@@ -125,7 +125,7 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// As [`SendBatch::post`](super::SendBatch::post).
+    /// The errors of [`SendBatch::post`](super::SendBatch::post).
     #[doc(alias = "ibv_post_recv")]
     pub fn post(&mut self) -> Result<usize, BatchError> {
         kept(self.staging.post())

@@ -121,15 +121,16 @@ impl QueuePair {
         self.parts.modify(&rts.assuming(failed))
     }
 
-    /// [Pauses](Self::pause) it and waits until the requests that were begun have completed.
+    /// [Pauses](Self::pause) the queue pair and waits until the requests that were begun have
+    /// completed.
     ///
-    /// What came after those waits in the queue, and the queue pair stays in SQD, until it is
-    /// [resumed](Self::resume): meanwhile the way to the peer can be changed.
+    /// Later requests wait in the queue, and the queue pair stays in SQD, until it is
+    /// [resumed](Self::resume): meanwhile the path to the peer can be changed.
     ///
     /// # Errors
     ///
-    /// As [`Self::pause`], and [`Error::TimedOut`] when the peer leaves requests unanswered for so
-    /// long; it is in SQD then.
+    /// The errors of [`Self::pause`], and [`Error::TimedOut`] when the peer leaves requests
+    /// unanswered for longer than `timeout`; the queue pair is in SQD then.
     #[doc(alias = "sq_draining")]
     pub fn drain_sends(&self, timeout: Duration) -> Result<()> {
         self.pause(false)?;
@@ -140,20 +141,21 @@ impl QueuePair {
         Ok(())
     }
 
-    /// [Fails](Self::fail) it and waits until everything that was posted has completed: every
-    /// completion, flushed or not, is in the completion queues then, for their next poll, or in the
-    /// hands of a poll that has begun before.
+    /// [Fails](Self::fail) the queue pair and waits until everything that was posted has completed.
+    /// Every completion, flushed or not, is then in the completion queues, for their next poll, or
+    /// was taken by a poll that began before.
     ///
-    /// It posts a request without memory to each of its queues and waits for that. Other threads may
-    /// poll the completion queues meanwhile, and are not shown its completions but for a poll that
-    /// had begun before. The completion queues must have room for two more completions than were
-    /// reckoned with; those that the queue pair made for itself have. Receives of a shared queue are
-    /// not waited for: the event `IBV_EVENT_QP_LAST_WQE_REACHED` tells of those.
+    /// For this, a request without memory is posted to each queue of the queue pair and awaited.
+    /// Other threads may poll the completion queues meanwhile, and do not see the completions of
+    /// these two requests, except in a poll that began before. The completion queues must have room
+    /// for two more completions than for the requests; completion queues that the queue pair made
+    /// for itself have it. Receives of a shared queue are not awaited: the event
+    /// `IBV_EVENT_QP_LAST_WQE_REACHED` reports their end.
     ///
     /// # Errors
     ///
-    /// As [`Self::fail`]; [`Error::TimedOut`] when it takes longer; [`Error::InUse`] in a thread that
-    /// is polling its completions.
+    /// The errors of [`Self::fail`]; [`Error::TimedOut`] when it takes longer than `timeout`;
+    /// [`Error::InUse`] in a thread that is polling the completions of the queue pair.
     #[doc(alias = "ibv_drain_qp")]
     pub fn drain(&self, timeout: Duration) -> Result<()> {
         self.fail()?;

@@ -59,9 +59,11 @@ const NOWHERE: RemoteMemory = RemoteMemory {
 ///
 /// On queue pairs [made for them](super::QueuePairBuilder::extended_posting) the functions `ibv_wr_*`
 /// post it, unless it has several elements: their lists are wrong in some drivers, so
-/// `ibv_post_send`, which such queue pairs have too, posts those.
+/// On queue pairs [made for them](super::QueuePairBuilder::extended_posting) the functions
+/// `ibv_wr_*` post the request, unless it has several elements: their lists are wrong in some
+/// drivers, so `ibv_post_send`, which such queue pairs have too, posts requests with lists.
 ///
-/// It is `Send` and `Sync` where the memory is.
+/// A request is `Send` and `Sync` if its memory is.
 #[doc(alias = "ibv_send_wr")]
 #[derive(Debug)]
 #[must_use = "a request does nothing until it is posted"]
@@ -199,7 +201,7 @@ impl<T> SendRequest<T> {
         &self.keep
     }
 
-    /// Takes it apart. What it is made of can be looked at, and moved, one by one.
+    /// Takes the request apart, so that its parts can be read, and moved, one by one.
     #[inline]
     pub(crate) fn into_pieces(self) -> (T, Description, KeepAlive) {
         let description = self.description();
@@ -335,9 +337,9 @@ impl<T: Scatter> SendRequest<T> {
         )
     }
 
-    /// Adds to the peer's eight bytes, at a multiple of eight, wrapping. What they were goes into
-    /// `memory`, eight bytes, as a number in this host's byte order:
-    /// [`AtomicResult`](crate::AtomicResult) tells it.
+    /// Adds to the peer's eight bytes, at a multiple of eight, wrapping. Their value from before
+    /// goes into `memory`, eight bytes, as a number in this host's byte order:
+    /// [`AtomicResult`](crate::AtomicResult) returns it.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline]
     pub fn fetch_and_add(memory: T, remote: RemoteMemory, add: u64) -> Self {

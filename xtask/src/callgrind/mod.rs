@@ -165,7 +165,8 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<u8> {
     Ok(u8::from(missed > 0))
 }
 
-/// Prints what a request costs. Whether the goal is met, if `posts` says that there is one.
+/// Prints the cost of a request. Returns whether the goal is met, if `posts` says that there is
+/// one.
 fn line((operation, way): (&str, &str), c: &Cost, rust: &Cost, posts: Option<u32>) -> bool {
     let difference = rust.outside - c.outside;
     let calls: Vec<_> = rust
@@ -233,7 +234,8 @@ impl Bench {
         })
     }
 
-    /// A run in which few requests take more than so many polls; after some that were none, the last.
+    /// Returns the profile of a run in which few requests take more than `polls` polls; after too
+    /// many tries, that of the last run.
     fn calm(
         &self,
         subject: &Subject,

@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(400);
 /// Time for a server to end after its client.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 
-/// The commands that this test runs. One that ends with `&` runs beside the next, its client.
+/// The commands that this test runs. A command that ends with `&` runs beside the next, its client.
 const RUN: &[&str] = &[
     "cargo xtask soak --list",
     "cargo xtask softroce-setup --check",

@@ -41,7 +41,7 @@ pub(super) fn forget() {
 /// Set in all of our numbers, and in no address of a program.
 const OURS: usize = 1 << (usize::BITS - 1);
 
-/// `ibv_alloc_buf(3)`. It is zeroed, its pages are there, and peers of the same host can map it.
+/// `ibv_alloc_buf(3)`. The buffer is zeroed, its pages are there, and peers of the same host can map it.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     pd: *mut ibv_pd,

@@ -45,8 +45,8 @@ impl Operations {
     }
 }
 
-/// Sets all functions, whatever they were asked for: C calls them unchecked. One that the queue pair
-/// does not have makes its batch fail.
+/// Sets all functions, also those that the program did not ask for: C calls them unchecked. A call of a function that
+/// the queue pair does not support makes its batch fail.
 pub(super) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);

@@ -102,7 +102,7 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
     }
 
-    /// Fetches the next event for which somebody has brought the descriptor down. None: it was withdrawn.
+    /// Fetches the next event, for which the descriptor was brought down. `None`: the event was withdrawn.
     pub fn pop(&self, element_of: impl Fn(&T) -> Option<&Arc<Element>>) -> Option<T> {
         fetch(&mut self.pending.lock(), element_of)
     }

@@ -49,7 +49,8 @@ impl Sleeper {
         self.bell.try_clone()
     }
 
-    /// Wakes the engine if it sleeps. What it shall see must have been stored before, sequentially consistent.
+    /// Wakes the engine if it sleeps. State that the engine must see then must have been stored before, sequentially
+    /// consistent.
     pub(crate) fn wake(&self) {
         self.wake_if(|until| until > 0);
     }

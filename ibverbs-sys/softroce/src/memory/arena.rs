@@ -66,8 +66,8 @@ pub struct Place {
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// The part of the file that a peer best maps at once: it is mapped so here, and other blocks are
-    /// in it. It begins and ends at a multiple of two megabytes.
+    /// The part of the file that a peer should map at once: it is mapped as a whole here, and other blocks are in it.
+    /// The part begins and ends at a multiple of two megabytes.
     pub segment: Range<u64>,
 }
 
@@ -240,7 +240,7 @@ impl Block {
         &self.arena
     }
 
-    /// Where in the arena's file these bytes are. None: they are not all in the block.
+    /// Returns where in the arena's file these bytes are. `None`: they are not all in the block.
     pub fn place(&self, address: usize, length: u64) -> Option<Place> {
         let start = address.checked_sub(self.address)? as u64;
         let size = self.length as u64;

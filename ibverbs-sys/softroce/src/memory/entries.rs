@@ -122,7 +122,7 @@ impl Entries {
         }
     }
 
-    /// The window's slot. None: nothing was bound, and nothing has changed.
+    /// Binds a window. Returns the window's slot. `None`: nothing was bound, and nothing has changed.
     pub(super) fn bind(
         &mut self,
         domain: DomainId,

@@ -65,7 +65,8 @@ pub(super) fn mapping_at(address: u64) -> Result<Option<Mapping>, NoAnswer> {
     }
 }
 
-/// The file of this process's mappings. It shows those of the process that opened it.
+/// The file of this process's mappings. Every process needs its own, as the file shows the mappings of the process that
+/// opened it.
 static MAPS: PerProcess<Option<Descriptor>> =
     PerProcess::new(|| Descriptor::open(|| File::open("/proc/self/maps").map(Into::into)).ok());
 

@@ -40,7 +40,7 @@ pub struct Registry {
 pub(crate) struct Regions<'a>(Reading<'a, Entries>);
 
 impl Regions<'_> {
-    /// Bytes that a queue pair of a domain names as its own. None: it may not, or they may not be there.
+    /// Returns the bytes that a queue pair of a domain names as its own. `None`: it may not, or they may not be there.
     #[inline]
     pub(crate) fn piece(
         &self,

@@ -107,8 +107,8 @@ impl Drop for Segment {
     }
 }
 
-/// Has the kernel bring in all pages of a range that is mapped and that nobody has been given yet, huge
-/// ones if it can, and fails where it has none. What is there stays as it is.
+/// Makes the kernel bring in all pages of a range that is mapped and not yet handed out, huge ones if it can. Fails if
+/// there are none. Pages that are there stay as they are.
 pub(super) fn populate(address: usize, length: usize) -> io::Result<()> {
     let start = ptr::with_exposed_provenance_mut::<c_void>(address);
     // SAFETY: bringing pages in changes no byte of them.
@@ -149,7 +149,7 @@ pub(crate) fn file_size_limit() -> u64 {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: a place for the answer. It fails only for limits that do not exist.
+    // SAFETY: there is room for the answer. The call fails only for limits that do not exist.
     if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } != 0 {
         return 0;
     }

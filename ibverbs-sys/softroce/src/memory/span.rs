@@ -57,7 +57,7 @@ impl Span {
         }
     }
 
-    /// A part of memory that the device handed out. None: it is not all inside.
+    /// Makes a span of a part of memory that the device handed out. `None`: the part is not all inside of the block.
     ///
     /// # Safety
     /// All that write or read the bytes at the same time do it atomically, or live with what the C
@@ -84,7 +84,7 @@ impl Span {
         }
     }
 
-    /// A part of the device's memory. None: it is not all inside.
+    /// Makes a span of a part of the device's memory. `None`: the part is not all inside of the memory.
     pub fn device(memory: &Arc<DeviceMemory>, offset: u64, length: u64) -> Option<Self> {
         let end = offset.checked_add(length)?;
         (end <= memory.length()).then(|| Self {
@@ -216,8 +216,8 @@ impl Span {
         Ok(())
     }
 
-    /// `length` bytes from `offset` on, to be read or, if `write`, written as well. None: they are not all inside, or may not
-    /// be there.
+    /// Returns the `length` bytes from `offset` on, to be read or, if `write`, written as well. `None`: they are not
+    /// all inside, or may not be there.
     #[inline]
     pub(super) fn piece(&self, offset: u64, length: usize, write: bool) -> Option<Piece<'_>> {
         let address = self.locate(offset, length).ok()?;

@@ -214,8 +214,8 @@ impl<'a> Arrived<'a> {
 }
 
 impl Network {
-    /// Takes one batch of what has come to each socket, and hands on what came together: to whom the packets
-    /// are is not looked at here. How many datagrams came, right or wrong.
+    /// Takes one batch from each socket, and hands on datagrams that came together, without a look at the queue pairs
+    /// that they are for. Returns the number of datagrams, valid or not.
     pub(crate) fn receive(&self, inbox: &mut Inbox, mut deliver: impl FnMut(Arrived<'_>)) -> usize {
         let mut datagrams = 0;
         let Inbox {

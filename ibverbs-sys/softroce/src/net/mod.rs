@@ -41,11 +41,13 @@ pub(crate) use outbox::Outbox;
 pub(crate) use shared::{Delivery, tag};
 pub(crate) use socket::Socket;
 
-/// Payloads of sends and writes lie at multiples of so many bytes, where processors copy them fastest: else some take twice the time.
+/// Payloads of sends and writes lie at multiples of this, where processors copy them fastest: elsewhere some copies
+/// take twice the time.
 const GRAIN: usize = 16;
 
-/// So far behind such a multiple a packet begins for that: in front of such a payload is the BTH, and perhaps a RETH, which is as
-/// long as the grain. What has other headers, for immediate data or of a response, lies elsewhere.
+/// Distance from such a multiple to a packet's begin that puts payloads there: before the payload is the BTH, and
+/// perhaps a RETH, which is as long as the grain. Payloads behind other headers, of immediate data or of a response,
+/// lie elsewhere.
 const FRONT: usize = GRAIN - BASE % GRAIN;
 
 const _: () = assert!(

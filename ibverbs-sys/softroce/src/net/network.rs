@@ -214,7 +214,7 @@ impl Network {
         self.way(path, 0).is_some()
     }
 
-    /// Where packets to a queue pair of this NIC arrive: index of the GID. None: they go elsewhere.
+    /// Returns the index of the GID at which packets to a queue pair of this NIC arrive. `None`: they go elsewhere.
     pub(crate) fn neighbour(&self, path: &Path, queue_pair: u32) -> Option<u8> {
         let local = (self.addresses.iter()).position(|own| *own == path.destination)?;
         self.way(path, queue_pair)?;

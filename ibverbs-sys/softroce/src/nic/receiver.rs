@@ -104,9 +104,10 @@ impl Nic {
         looked
     }
 
-    /// Fetches, and runs the timers that are due. What they wait for may have come while this process was kept from running,
-    /// so they run when there is nothing more to be fetched, or after so much that a peer floods this side; and not where another
-    /// thread has something in hand, which runs them itself. Until they ran the engine does not sleep.
+    /// Fetches packets, and runs the timers that are due. The packets that the timers wait for may have come while this
+    /// process was kept from running. So timers run when there are no more packets to fetch, or after so many that a
+    /// peer floods this side. They do not run if another thread is fetching, which runs them itself. The engine does
+    /// not sleep before they ran.
     pub(super) fn look_after(&self, now: Time, care: Care) -> Look {
         let is_due = (self.timers.earliest()).is_some_and(|earliest| earliest <= now);
         let look = self.fetch(now, if is_due { Care::Engine } else { care });
@@ -141,9 +142,9 @@ impl Nic {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Receives, unless another thread does; and if the engine came meanwhile and was refused, somewhat more: what woke it does
-    /// not wake it again. Who polls has other things to do, and the peer may be waiting for just those, so what is still left
-    /// then is the engine's.
+    /// Receives, unless another thread does. If the engine came meanwhile and was refused, receives some more, because
+    /// the packet that woke the engine does not wake it again. A thread that polls has other things to do, and the peer
+    /// may be waiting for just those, so the engine receives the packets that are left then.
     fn fetch(&self, now: Time, mut care: Care) -> Look {
         let (mut fetched, mut batches, mut owed) = (0, 0, false);
         loop {

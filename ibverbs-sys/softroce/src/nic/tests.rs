@@ -110,8 +110,8 @@ impl Host {
             .unwrap();
     }
 
-    /// Takes the queue pair to RTS, connected with a peer's. What is lost after 34 ms is sent again: that is soon, and eight
-    /// times of it are longer than a busy machine keeps a thread from running.
+    /// Takes the queue pair to RTS, connected with a peer's. Lost packets are sent again after 34 ms: that is soon, and
+    /// eight times of it are longer than a busy machine keeps a thread from running.
     fn connect(&self, peer: &Self) {
         self.connect_with(peer, 13);
     }

@@ -197,8 +197,8 @@ impl QueuePair {
             && self.responder.is_patient()
     }
 
-    /// Takes a packet. What is to be said to it comes from [`poll_transmit`](Self::poll_transmit): call that
-    /// once after all packets that came together, and one acknowledgement answers them all.
+    /// Takes a packet. The answer comes from [`poll_transmit`](Self::poll_transmit): call that once after all packets
+    /// that came together, and one acknowledgement answers them all.
     ///
     /// The caller has checked the ICRC, and that the packet came from the peer's address.
     pub fn receive(

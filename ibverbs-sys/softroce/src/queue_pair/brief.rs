@@ -11,8 +11,8 @@ use crate::proto::{Arrival, Brief, Counter, Host, Memory, Prospect, Service, Tim
 use crate::same_host::Failure;
 
 impl QueuePair {
-    /// Sends what goes in briefs, up to the first that does not. Whether there is nothing else to be sent, as far as can be
-    /// seen at a glance.
+    /// Sends messages as briefs, up to the first that cannot go that way. Returns whether there is nothing else to be
+    /// sent, as far as a quick check shows.
     pub(super) fn transmit_briefs(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) -> bool {
         if self.service() != Service::ReliableConnection {
             return false;
@@ -98,7 +98,7 @@ impl QueuePair {
         true
     }
 
-    /// Wakes the peer, if it sleeps, for what was said. Whether there is nothing else to be sent.
+    /// Wakes the peer, if it sleeps, for the briefs that were sent. Returns whether there is nothing else to be sent.
     pub(super) fn flush_said(&self, mine: &Inner) -> bool {
         if let Some(partner) = &mine.partner {
             partner.link.flush();
@@ -106,7 +106,7 @@ impl QueuePair {
         mine.transport.is_silent()
     }
 
-    /// A brief came for it. What it answers is to be transmitted.
+    /// Takes a brief. The answer is to be transmitted.
     pub(crate) fn receive_brief(
         &self,
         now: Time,

@@ -85,7 +85,7 @@ pub trait Device: fmt::Debug + Send + Sync {
 /// A queue pair of the same NIC, at the end of a way.
 #[derive(Debug)]
 pub struct Neighbour {
-    /// It.
+    /// The queue pair.
     pub queue_pair: Arc<QueuePair>,
     /// Index of the GID that packets arrive at.
     pub local: u8,

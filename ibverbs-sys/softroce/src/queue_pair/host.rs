@@ -18,7 +18,7 @@ use crate::xrc::XrcDomain;
 /// The objects that a queue pair uses as long as it exists.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// None of an XRC target: its memory is that of the shared receive queues it is told of.
+    /// `None` for an XRC target: its memory is that of the shared receive queues that packets name.
     pub(super) domain: Option<Held<ProtectionDomain>>,
     pub(super) send_queue: Option<Held<CompletionQueue>>,
     pub(super) receive_queue: Option<Held<CompletionQueue>>,

@@ -46,7 +46,7 @@ pub(super) struct Inner {
     pub(super) transport: proto::QueuePair,
     /// The attributes that were set last, for `ibv_query_qp`.
     as_set: ibv_qp_attr,
-    /// None once it is destroyed.
+    /// `None` once the queue pair is destroyed.
     pub(super) attached: Option<Attached>,
     pub(super) notes: Notes,
     /// Another one after each change by the program.
@@ -248,7 +248,7 @@ impl QueuePair {
         }
     }
 
-    /// Packets came for it. What it answers is to be transmitted.
+    /// Takes packets. The answer is to be transmitted.
     pub fn receive(&self, now: Time, arrival: &Arrival, run: &Run<'_>) {
         let mut inner = self.inner.lock();
         #[cfg(any(test, feature = "sim"))]
@@ -345,7 +345,7 @@ impl QueuePair {
         &self.alarm
     }
 
-    /// Does what is due. What it sends then is to be transmitted.
+    /// Does the work that is due. Packets of it are to be transmitted.
     pub fn handle_timeout(&self, now: Time) {
         let mut inner = self.inner.lock();
         self.with(&mut inner, |transport, host| {

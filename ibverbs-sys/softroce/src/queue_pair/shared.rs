@@ -1,9 +1,10 @@
-//! Reads, writes and atomics in the memory of a queue pair of another process of the host: the thread that posts does
-//! them, and nobody else has to do anything.
+//! Reads, writes and atomics in the memory of a queue pair of another process of the host: the thread that posts
+//! carries them out, and no other thread has to do anything.
 //!
-//! That process tells its queue pairs and its memory to all that it shares memory with. What is told allows or it does not;
-//! where it does not, packets find out why, and so they do for everything that takes a receive at the other side. What was
-//! done so has sequence numbers that the other side does not know of: it is told of them before the next packet.
+//! The other process publishes its queue pairs and its memory to all processes that it shares memory with. If the
+//! published rights do not allow a request, it goes by packets, which find out why; so does everything that takes a
+//! receive at the other side. Requests that were carried out here have sequence numbers that the other side does not
+//! know of: it is told of them before the next packet.
 
 use std::sync::Arc;
 
@@ -156,7 +157,7 @@ impl QueuePair {
         self.service() != Service::UnreliableDatagram && found.is_some()
     }
 
-    /// The one that it is connected to. It is taken out and is to be put back.
+    /// Takes the partner that the queue pair is connected to. The caller puts it back.
     pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
         if mine.partner.is_none() && self.device().neighbourhood().is_none() {
             return None;

@@ -200,7 +200,7 @@ impl<'a> Outbox<'a> {
         });
     }
 
-    /// Sends the bytes from `begin` on through shared memory. None: there is none.
+    /// Sends the bytes from `begin` on through shared memory. `None`: there is no shared memory, or its link is dead.
     fn share(&mut self, begin: usize) -> Option<()> {
         let shared = self.shared.as_mut()?;
         let written = self.batch.bytes.get(begin..)?;

@@ -94,7 +94,8 @@ impl Network {
         bursts::together(sizes.skip(packet))
     }
 
-    /// Sends bursts by a socket. What the system has no room for after some tries is lost, as on any network.
+    /// Sends bursts by a socket. Datagrams that the system has no room for after some tries are lost, as on any
+    /// network.
     fn ship(&self, socket: &Socket, bursts: &[Burst<'_>]) {
         if descriptor::has_lost() {
             // The socket's number may now be that of a file of the program.

@@ -56,7 +56,7 @@ impl Requester {
         }
     }
 
-    /// Notes that the peer has no room for the next packet. It has as long to make room as it has to answer.
+    /// Notes that the peer has no room for the next packet. The peer has as long to make room as it has to answer.
     pub(in crate::proto) fn expect_room(&mut self, now: Time, endpoint: &Endpoint) {
         let Some(next) = self.queue.get(self.cursor.entry) else {
             return;
@@ -68,8 +68,8 @@ impl Requester {
         }
     }
 
-    /// The peer has made some room. Who has nothing on the way waits for his turn, and begins to wait anew: that others were first
-    /// says nothing against the peer.
+    /// Notes that the peer has made some room. A requester with nothing on the way waits for its turn, and its wait
+    /// begins anew: if others were first, that is not the peer's fault.
     pub(in crate::proto) fn room_came(&mut self) {
         let all_answered = self.sent == self.unanswered || self.sent_back;
         if all_answered && self.position() == self.unanswered && self.again_at.is_none() {

@@ -2,13 +2,13 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Path, Sequence};
 use crate::wire::{Header, Opcode, Operation, Reth};
 
-/// Numbers that were used without packets, and that the peer did not count: it is told before the next packet, which
-/// it would take for one behind a gap.
+/// Numbers that were used without packets, and that the peer did not count: the peer must be told of them before the
+/// next packet, or it would see a gap.
 ///
-/// The numbers of several messages in a row are one gap. What is told is where it ends and how long it is, in a packet that
-/// has no answer: that of the packet behind it tells that both have come, and until then it goes before each packet with
-/// which this side begins again. A peer that is in the gap somewhere goes to its end; one that is not has heard
-/// of it already.
+/// The numbers of several messages in a row are one gap. A packet tells the gap's end and length. This packet has no
+/// answer of its own: the answer to the packet behind it shows that both have come, and until then it is sent before
+/// each packet with which this side begins again. A peer that is somewhere in the gap goes to its end; any other peer
+/// has been told of it already.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Skips {
     gap: Option<Gap>,

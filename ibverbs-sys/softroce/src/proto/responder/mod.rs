@@ -252,8 +252,9 @@ impl Responder {
         Ok(())
     }
 
-    /// Answers a request again that was executed (IBTA 9.7.4.1.2, 9.7.5.1.2): writes and sends are acknowledged
-    /// and not done again, reads are, of atomics the result is remembered. What is not remembered has no answer.
+    /// Answers a request again that was executed (IBTA 9.7.4.1.2, 9.7.5.1.2). Writes and sends are acknowledged and not
+    /// executed again; reads are executed again; for atomics the result is remembered. A request that is not remembered
+    /// has no answer.
     fn repeat(&mut self, sequence: Sequence, endpoint: &Endpoint, packet: &Packet<'_>) {
         let opcode = packet.header.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
@@ -428,9 +429,10 @@ impl Responder {
         }
     }
 
-    /// Up to where the peer is told that its requests were executed. What it fetched with the newest of them was answered, and
-    /// the answer may be lost: an acknowledgement with that number says so to a peer that looks closely (IBTA 9.7.5.1.2), but
-    /// Linux's Soft-RoCE takes it for the answer, and completes the request without its result.
+    /// Returns the number up to which an acknowledgement says that requests were executed. Reads and atomics among the
+    /// newest requests were answered, and the answer may be lost: an acknowledgement with their number tells this to a
+    /// peer that follows IBTA 9.7.5.1.2, but Linux's Soft-RoCE takes it for the answer, and completes the request
+    /// without its result.
     fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;
         self.resources.before(newest, self.message_sequence)

@@ -42,7 +42,7 @@ impl ProtectionDomain {
         &self.handle
     }
 
-    /// The device that it is of.
+    /// Returns the open device of the domain.
     pub fn context(&self) -> &Context {
         &self.context
     }
@@ -75,7 +75,8 @@ impl ProtectionDomain {
         Ok(self.register(memory)?)
     }
 
-    /// A parent domain of this one: what is made in either can be used with what is made in the other.
+    /// Makes a parent domain of this one: objects made in either can be used with objects made in
+    /// the other.
     ///
     /// Alone it changes nothing; with a thread domain, [`Self::parent_with`], it does.
     ///
@@ -119,7 +120,7 @@ impl ProtectionDomain {
         AddressHandle::new(self, vector)
     }
 
-    /// The C object, valid for as long as this domain.
+    /// Returns the C object, valid for as long as this domain.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_pd {
         self.handle.as_raw()
     }
@@ -146,7 +147,7 @@ impl ThreadDomain {
         &self.handle
     }
 
-    /// The C object, valid for as long as this domain.
+    /// Returns the C object, valid for as long as this domain.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_td {
         self.handle.as_raw()
     }

@@ -133,7 +133,7 @@ fn begin(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The header of a pcap file in this machine's byte order, whose times are in nanoseconds.
+/// Returns the header of a pcap file in this machine's byte order, whose times are in nanoseconds.
 fn file_header() -> [u8; 24] {
     let mut header = [0; 24];
     header[..4].copy_from_slice(&0xa1b2_3c4d_u32.to_ne_bytes());

@@ -190,7 +190,7 @@ impl Config {
 struct Environment<F>(F);
 
 impl<F: Fn(&str) -> Option<String>> Environment<F> {
-    /// A variable's value; none if it is not set, or empty.
+    /// Returns a variable's value; `None` if the variable is not set, or empty.
     fn read<T>(
         &self,
         variable: &'static str,

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::per_process::PerProcess;
 use crate::proto::Counter;
 
-/// The counters of the process's device, all zero before it is opened.
+/// Returns the counters of the process's device, all zero before it is opened.
 pub fn counters() -> &'static Counters {
     Counters::of_process()
 }
@@ -80,7 +80,7 @@ impl Counters {
             .find_map(|(known, value)| (known == name).then_some(value))
     }
 
-    /// All of them.
+    /// Returns all counters with their names.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         NAMES.iter().map(|&(counter, name)| {
             let value = self.value(counter);

@@ -23,7 +23,7 @@ pub(crate) use network::Fate;
 pub use network::NetworkFaults;
 pub use verb::{Errno, Verb};
 
-/// The accidents of the process's device. They can be arranged before it is opened.
+/// Returns the faults of the process's device. They can be arranged before the device is opened.
 pub fn faults() -> &'static Faults {
     Faults::of_process()
 }

@@ -127,12 +127,12 @@ impl Nic {
         }
     }
 
-    /// The process's NIC if it was opened.
+    /// Returns the process's NIC if it was opened.
     pub(crate) fn opened() -> Option<Arc<Self>> {
         NIC.get().lock().clone()
     }
 
-    /// A NIC of its own.
+    /// Makes a NIC that is not the process's.
     pub(crate) fn with(
         config: &Config,
         counters: Arc<Counters>,
@@ -281,17 +281,17 @@ impl Nic {
         self.timers.cancel(queue_pair.number(), queue_pair.alarm());
     }
 
-    /// The GID table.
+    /// Returns the GID table.
     pub(crate) fn gids(&self) -> &[Ipv6Addr] {
         self.network.addresses()
     }
 
-    /// The network interface of a GID; 0 if there is none.
+    /// Returns the network interface of a GID; 0 if there is none.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         self.network.interface(gid)
     }
 
-    /// The port's active MTU.
+    /// Returns the port's active MTU.
     pub(crate) fn mtu(&self) -> Mtu {
         self.network.mtu()
     }
@@ -390,7 +390,7 @@ fn neighbourhood(
     Some(Arc::new(Neighbourhood::open(own).ok()?))
 }
 
-/// The device's GUID: of this process, on this host, since it was started.
+/// Returns the device's GUID, made of the host, its last start, and the process.
 pub(crate) fn guid() -> u64 {
     static HOST: PerProcess<u32> = PerProcess::new(|| {
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();

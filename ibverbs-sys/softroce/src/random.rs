@@ -84,7 +84,8 @@ fn draw() -> u64 {
     }
 }
 
-/// The end of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+/// Mixes the bits of a word, as the end of SplitMix64 does (Steele, Lea, Flood: Fast splittable pseudorandom number
+/// generators, 2014).
 fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -31,7 +31,7 @@ struct Open {
 }
 
 impl Open {
-    /// An id that no lease has.
+    /// Returns an id that no lease has.
     fn next_id(&mut self) -> u64 {
         loop {
             self.last = self.last.wrapping_add(1);
@@ -128,7 +128,7 @@ impl Leases {
     }
 }
 
-/// The part of `buffer` that `range` is, and what is before and behind it.
+/// Returns the part of `buffer` in `range`, and the parts before and behind it.
 fn cut(buffer: Buffer, range: Range<usize>) -> (Option<Buffer>, Buffer, Option<Buffer>) {
     let len = buffer.len();
     let (buffer, tail) = match range.end {

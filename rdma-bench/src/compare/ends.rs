@@ -123,7 +123,7 @@ impl Process {
         }
     }
 
-    /// Its exit status, if it has ended.
+    /// Returns the exit status of the process, if it has ended.
     fn ended(&mut self) -> Result<Option<ExitStatus>> {
         let name = self.name.clone();
         self.child.try_wait().map_err(|error| Error::Program {
@@ -172,7 +172,7 @@ impl Drop for Process {
     }
 }
 
-/// A TCP port that nothing uses now.
+/// Returns a TCP port that nothing uses now.
 pub(crate) fn free_port() -> Result<u16> {
     let found = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     found

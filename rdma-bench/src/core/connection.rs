@@ -142,12 +142,12 @@ impl Connection {
         })
     }
 
-    /// The queue pair of a latency test.
+    /// Returns the queue pair of a latency test.
     pub(super) fn queue_pair(&self) -> &QueuePair {
         &self.peers[0].queue_pairs[0]
     }
 
-    /// The queue pairs of a bandwidth test, those with one peer after those with another.
+    /// Returns the queue pairs of a bandwidth test, those of a peer together.
     pub(super) fn queue_pairs(&self) -> impl Iterator<Item = &QueuePair> {
         self.peers.iter().flat_map(|peer| &peer.queue_pairs)
     }
@@ -161,12 +161,13 @@ impl Connection {
         positions
     }
 
-    /// The number of [queue pairs](Self::queue_pairs).
+    /// Returns the number of [queue pairs](Self::queue_pairs).
     pub(super) fn width(&self) -> usize {
         self.peers.len() * self.plan.queue_pairs
     }
 
-    /// The first `size` bytes of what the peer reaches here and this end reaches there.
+    /// Returns the first `size` bytes of the memory that the peer reaches here, and of the memory
+    /// that this end reaches there.
     pub(super) fn windows(&self, size: usize) -> Result<(ExposedMemory, RemoteMemory)> {
         match (&*self.exposed, &*self.peers[0].regions) {
             ([exposed, ..], [remote, ..]) => Ok((exposed.slice(..size)?, remote.slice(..size)?)),
@@ -184,7 +185,7 @@ impl Connection {
         Ok(targets)
     }
 
-    /// The memory of a message.
+    /// Returns the memory of a message.
     pub(super) fn message(&self, size: usize) -> Result<Buffer> {
         memory::allocate(&self.domain, self.plan.memory, size)
     }
@@ -211,12 +212,12 @@ impl Connection {
         self.role == Role::Server && matches!(self.plan.length, Length::Duration(_))
     }
 
-    /// The number of messages of each queue pair; without end when the time is given.
+    /// Returns the number of messages of each queue pair; no limit if a time is given.
     pub(super) fn count(&self) -> usize {
         self.plan.length.iterations().unwrap_or(usize::MAX)
     }
 
-    /// The number of messages of all queue pairs; without end when the time is given.
+    /// Returns the number of messages of all queue pairs; no limit if a time is given.
     pub(super) fn messages_in_all(&self) -> usize {
         self.count().saturating_mul(self.width())
     }

@@ -24,7 +24,7 @@ pub(super) fn allocate(domain: &ProtectionDomain, kind: Memory, size: usize) -> 
     Ok(memory)
 }
 
-/// The distance between the places of messages of up to `size` bytes.
+/// Returns the distance between the places of messages of up to `size` bytes.
 pub(super) fn stride(plan: &Plan, size: usize) -> usize {
     match plan.regions {
         // Neighbours share cache lines, so that many places fit into the caches.
@@ -57,7 +57,7 @@ pub(super) fn expose(
     Ok(regions)
 }
 
-/// The places of messages of `size` bytes in this end's regions.
+/// Returns the places of messages of `size` bytes in this end's regions.
 pub(super) fn places(
     regions: &[ExposedMemory],
     stride: usize,
@@ -72,7 +72,7 @@ pub(super) fn places(
     Ok(places)
 }
 
-/// The places of messages of `size` bytes in a peer's regions.
+/// Returns the places of messages of `size` bytes in a peer's regions.
 pub(super) fn remote_places(
     regions: &[RemoteMemory],
     stride: usize,

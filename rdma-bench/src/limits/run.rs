@@ -70,7 +70,7 @@ pub(super) struct Reading {
 }
 
 impl Run {
-    /// A test with messages of a size.
+    /// Makes a test with messages of a size.
     pub const fn new(verb: Verb, metric: Metric, size: usize) -> Self {
         Self {
             verb,

@@ -76,7 +76,7 @@ impl AddressHandle {
         Err(Error::invalid("address handle", reason))
     }
 
-    /// The C object, valid for as long as this handle.
+    /// Returns the C object, valid for as long as this handle.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_ah {
         self.owner.as_raw()
     }

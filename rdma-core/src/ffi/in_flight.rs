@@ -60,7 +60,7 @@ impl<T: Send + 'static> fmt::Debug for Slots<T> {
 }
 
 impl<T: Send + 'static> Slots<T> {
-    /// A table of `capacity` slots, at most 2^16.
+    /// Makes a table of `capacity` slots, at most 2^16.
     pub(crate) fn new(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         Self {
             usual: queue_pair.is_usual().then(|| Limits::of_sends(&queue_pair)),
@@ -71,7 +71,7 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// A table for receives. Where the queue pair takes none, its one slot is in use for ever.
+    /// Makes a table for receives. If the queue pair takes none, the only slot is in use for ever.
     pub(crate) fn for_receives(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let refused = no_receive_queue(&queue_pair).is_some();
         let takes_elements = queue_pair.sizes().receive_elements > 0;

@@ -202,13 +202,13 @@ impl QueuePairHandle {
         self.signals_all
     }
 
-    /// The shared queue that its receives come from.
+    /// Returns the shared queue that receives come from.
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn shared_receive_queue(&self) -> Option<&Arc<SharedReceiveQueueHandle>> {
         self.shared_receive_queue.as_ref()
     }
 
-    /// The XRC domain that it is in.
+    /// Returns the XRC domain of the queue pair.
     #[allow(dead_code, reason = "queues and shared objects ask for it")]
     pub(crate) fn xrc_domain(&self) -> Option<&Arc<XrcDomainHandle>> {
         self.xrc_domain.as_ref()
@@ -399,7 +399,7 @@ pub(crate) fn set_destination(vector: &mut sys::ibv_ah_attr, gid: [u8; 16]) {
     vector.grh.dgid.raw = gid;
 }
 
-/// The bytes of a GID.
+/// Returns the bytes of a GID.
 pub(crate) fn gid_bytes(gid: &sys::ibv_gid) -> [u8; 16] {
     // SAFETY: every variant of this union is 16 plain bytes.
     unsafe { gid.raw }

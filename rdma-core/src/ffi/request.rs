@@ -412,7 +412,7 @@ fn write(
     }
 }
 
-/// The type and the level of a flush in one word, from where posting takes them apart.
+/// Packs the type and the level of a flush into one word, which posting unpacks.
 fn flush_word(placement: Placement, whole: bool) -> u64 {
     let kind = match placement {
         Placement::Global => 1,
@@ -486,7 +486,7 @@ pub(super) fn scatter_usual<T: Scatter>(
     (is_writable && list.fits(limits.elements)).then_some(list.len())
 }
 
-/// The receive request of the first `len` elements in `room`, which it points at.
+/// Returns the receive request of the first `len` elements in `room`, which it points at.
 #[inline]
 pub(super) fn receive_request(room: &mut Room, len: usize, wr_id: u64) -> sys::ibv_recv_wr {
     sys::ibv_recv_wr {

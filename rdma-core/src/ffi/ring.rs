@@ -105,7 +105,7 @@ impl<T: Send + 'static> Ring<T> {
         self.order.outstanding()
     }
 
-    /// The id of the next request to be posted.
+    /// Returns the id of the next request to be posted.
     #[inline]
     pub(super) fn next_id(&self) -> u64 {
         self.order.next_id()
@@ -254,7 +254,8 @@ impl<T: Send + 'static> Ring<T> {
         held.memory.take()
     }
 
-    /// The slot of the request with this number or this id: they are the same in their low bits.
+    /// Returns the slot of the request with this number or this id: they are the same in their low
+    /// bits.
     #[inline]
     fn slot(&self, number: u64) -> usize {
         number as usize & self.mask
@@ -306,7 +307,7 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// The id of the next request to be staged, if that may be in the usual way.
+    /// Returns the id of the next request to be staged, if that may be in the usual way.
     #[inline]
     pub(super) fn usual_staged_id(&self) -> Option<u64> {
         let behind = self.staged.1 - self.staged.0;
@@ -349,7 +350,7 @@ impl<T: Send + 'static> Ring<T> {
         }
     }
 
-    /// The id of the next request to be staged.
+    /// Returns the id of the next request to be staged.
     #[inline]
     pub(super) fn staged_id(&mut self) -> u64 {
         self.order.open(self.staged.1);

@@ -347,7 +347,7 @@ impl<T: Send + 'static> SendRing<T> {
         self.limits
     }
 
-    /// The request, signaled if it must be after a run of unsignaled ones.
+    /// Returns the request, signaled if it must be after a run of unsignaled ones.
     #[inline]
     pub(super) fn signal<D>(&mut self, request: SendRequest<D>, run: u32) -> SendRequest<D> {
         if request.is_signaled() {

@@ -29,7 +29,7 @@ impl<T: Send + 'static> fmt::Debug for SharedReceiveSlots<T> {
 }
 
 impl<T: Send + 'static> SharedReceiveSlots<T> {
-    /// A table of `slots` slots, at most 2^16.
+    /// Makes a table of `slots` slots, at most 2^16.
     pub(crate) fn new(handle: Arc<SharedReceiveQueueHandle>, slots: u32) -> Self {
         let elements = handle.elements();
         let limits = || Limits::of_shared_receives(elements, handle.domain().context());

@@ -57,7 +57,7 @@ impl<T: Send + 'static, W: Linked> fmt::Debug for SlotsStaging<'_, T, W> {
 }
 
 impl<'a, T: Send + 'static, W: Linked> SlotsStaging<'a, T, W> {
-    /// A batch of at most `capacity` requests.
+    /// Makes a batch of at most `capacity` requests.
     pub(crate) fn new(slots: &'a Slots<T>, capacity: usize) -> Self {
         let capacity = capacity.clamp(1, slots.capacity());
         let mut room = BatchRoom::CLOSED;

@@ -48,7 +48,8 @@ impl AtomicResult {
         domain.allocate(Self::SIZE).map(Self)
     }
 
-    /// The number: what was at the peer's address before the operation, once it has completed.
+    /// Returns the number that was at the peer's address before the operation, once the operation
+    /// has completed.
     #[inline]
     pub fn value(&self) -> u64 {
         self.0
@@ -56,7 +57,7 @@ impl AtomicResult {
             .map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub fn into_buffer(self) -> Buffer {
         self.0
     }

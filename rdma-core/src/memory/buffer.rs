@@ -60,7 +60,7 @@ impl Buffer {
         self.span.region().access()
     }
 
-    /// The C object of the registration, valid for as long as this.
+    /// Returns the C object of the registration, valid for as long as this.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mr {
         self.span.region().as_raw()
     }
@@ -220,7 +220,7 @@ pub struct FrozenBuffer {
 }
 
 impl FrozenBuffer {
-    /// A part of it, sharing the memory.
+    /// Returns a part of the memory, which shares it.
     ///
     /// # Errors
     ///
@@ -235,7 +235,7 @@ impl FrozenBuffer {
         })
     }
 
-    /// The buffer, writable again, if no other clone or part exists.
+    /// Returns the buffer, writable again, if no other clone or part exists.
     ///
     /// # Errors
     ///
@@ -248,7 +248,7 @@ impl FrozenBuffer {
         self.into_inner()
     }
 
-    /// The buffer, which may be one that must not be written.
+    /// Returns the buffer, which may be one that must not be written.
     pub(super) fn into_inner(self) -> Result<Buffer, Self> {
         let range = self.range;
         Arc::try_unwrap(self.buffer).map_err(|buffer| Self { buffer, range })

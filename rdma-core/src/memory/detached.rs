@@ -40,8 +40,8 @@ impl DetachedMemory {
         self.backing.len() == 0
     }
 
-    /// The owner, if it is of this type: that of what was registered, and
-    /// [`HostMemory`](super::HostMemory) for what was allocated.
+    /// Returns the owner, if it is of this type: the owner of registered memory, or
+    /// [`HostMemory`](super::HostMemory) for allocated memory.
     ///
     /// # Errors
     ///

@@ -56,7 +56,7 @@ impl ExposedMemory {
         self.access
     }
 
-    /// The C object of the registration that grants it, valid for as long as this.
+    /// Returns the C object of the registration that grants it, valid for as long as this.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mr {
         self.exposed.lease().as_raw()
     }
@@ -74,7 +74,7 @@ impl ExposedMemory {
         }
     }
 
-    /// A part of it, sharing the memory.
+    /// Returns a part of the memory, which shares it.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl ExposedMemory {
         })
     }
 
-    /// The bytes, to be read and written by copies and atomics.
+    /// Returns a view of the bytes, to read and write them by copies and atomics.
     #[inline]
     pub fn volatile(&self) -> VolatileSlice<'_> {
         VolatileSlice::new(self.exposed.memory(), self.range.clone())

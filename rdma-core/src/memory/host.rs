@@ -171,7 +171,7 @@ impl HostMemoryBuilder {
         self
     }
 
-    /// The memory.
+    /// Allocates the memory.
     ///
     /// # Errors
     ///

@@ -169,7 +169,7 @@ impl WindowLease {
         Self { lease }
     }
 
-    /// The request that binds the window, and so grants the memory to peers. For
+    /// Returns the request that binds the window, and so grants the memory to peers. For
     /// [`SendQueue::post_inline`](crate::SendQueue::post_inline) and its like, of a connected queue
     /// pair of the same protection domain; of the peer's end, if the window is of type 2.
     ///
@@ -185,8 +185,8 @@ impl WindowLease {
         Ok(SendRequest::of_window(change))
     }
 
-    /// The request that ends the binding: of a window of type 2 it invalidates the key, of one of
-    /// type 1 it binds to nothing. As [`Self::bind`].
+    /// Returns the request that ends the binding: of a window of type 2 it invalidates the key, of
+    /// one of type 1 it binds to nothing. As [`Self::bind`].
     ///
     /// # Errors
     ///
@@ -224,7 +224,7 @@ impl WindowLease {
         }
     }
 
-    /// The bytes, to be read and written by copies and atomics.
+    /// Returns a view of the bytes, to read and write them by copies and atomics.
     pub fn volatile(&self) -> VolatileSlice<'_> {
         VolatileSlice::new(self.lease.memory(), 0..self.len())
     }
@@ -244,17 +244,18 @@ impl WindowLease {
         self.lease.access()
     }
 
-    /// The type of the window.
+    /// Returns the type of the window.
     pub fn kind(&self) -> WindowType {
         self.lease.window().kind()
     }
 
-    /// The C object of the window, valid for as long as this.
+    /// Returns the C object of the window, valid for as long as this.
     pub fn as_raw(&self) -> *mut ibverbs_sys::ibv_mw {
         self.lease.window().as_raw()
     }
 
-    /// The memory, a slice again, and the window, once the lease is [free](LeaseState::Free).
+    /// Returns the memory as a slice again, and the window, once the lease is
+    /// [free](LeaseState::Free).
     ///
     /// # Errors
     ///

@@ -115,7 +115,7 @@ impl Registration {
     }
 }
 
-/// The owner of memory that was not registered.
+/// Returns the owner of memory that was not registered.
 fn given_back<O: 'static>(refused: Refused<Backing>) -> Refused<O> {
     refused.map(|memory| memory.into_owner().expect("it was made of such an owner"))
 }

@@ -289,7 +289,7 @@ impl<T: Send + 'static> Drop for Unposted<'_, T> {
     }
 }
 
-/// The outcome of a batch that is still there.
+/// Returns the outcome of a batch that is still there.
 #[inline]
 pub(super) fn kept((posted, result): (usize, Result<(), Error>)) -> Result<usize, BatchError> {
     let refused = |error| BatchError {

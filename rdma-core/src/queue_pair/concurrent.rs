@@ -174,7 +174,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         self.slots.capacity()
     }
 
-    /// The number of the queue pair.
+    /// Returns the number of the queue pair.
     pub fn queue_pair(&self) -> u32 {
         self.slots.queue_pair().number()
     }
@@ -270,7 +270,7 @@ impl<T: Send + 'static> ConcurrentReceiveQueue<T> {
         self.slots.capacity()
     }
 
-    /// The number of the queue pair.
+    /// Returns the number of the queue pair.
     pub fn queue_pair(&self) -> u32 {
         self.slots.queue_pair().number()
     }

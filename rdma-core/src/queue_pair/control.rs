@@ -27,7 +27,7 @@ pub struct RateLimit {
 }
 
 impl QueuePair {
-    /// The state it is in.
+    /// Returns the state of the queue pair.
     ///
     /// # Errors
     ///

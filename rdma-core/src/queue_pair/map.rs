@@ -75,7 +75,7 @@ const NO_ENTRIES: Node = Node {
     len: 0,
 };
 
-/// The entry of a number at a level, of which 0 is the root's.
+/// Returns the index of a number's entry in its node of this level; the root is level 0.
 #[inline]
 fn entry(number: u32, level: u32) -> usize {
     (number >> (LEVEL_BITS * (LEVELS - 1 - level))) as usize & (WIDTH - 1)

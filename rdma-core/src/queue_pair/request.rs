@@ -184,7 +184,7 @@ impl<T> SendRequest<T> {
         &self.memory
     }
 
-    /// The memory of a request that was not posted.
+    /// Returns the memory of a request that was not posted.
     #[inline]
     pub(crate) fn into_memory(mut self) -> T {
         self.keep.settle(Outcome::NotPosted);

@@ -59,7 +59,7 @@ struct Wanted {
     domain: *mut ibv_pd,
 }
 
-/// The completion queue behind C's.
+/// Returns the completion queue of a C object.
 ///
 /// # Safety
 /// `cq` is ours, and not destroyed while the reference is used.

@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
     }
 }
 
-/// The context of the object that an event names, if it names any.
+/// Returns the context of the object that an event names, if it names any.
 ///
 /// # Safety
 /// The event was fetched, and not acknowledged.

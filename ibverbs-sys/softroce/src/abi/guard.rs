@@ -23,18 +23,18 @@ pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce
     })
 }
 
-/// The answer of verbs that return the errno.
+/// Returns the answer of verbs that return the errno.
 pub(crate) fn number(errno: c_int) -> c_int {
     errno
 }
 
-/// The answer of verbs that return -1 and set errno.
+/// Sets errno, and returns -1: the answer of verbs that do so.
 pub(crate) fn minus_one(errno: c_int) -> c_int {
     set_errno(errno);
     -1
 }
 
-/// The answer of verbs that make an object, which return no object and set errno.
+/// Sets errno, and returns the answer of verbs that make an object: no object.
 pub(crate) fn fail<T>(errno: c_int) -> *mut T {
     set_errno(errno);
     ptr::null_mut()

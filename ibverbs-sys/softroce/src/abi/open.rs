@@ -78,7 +78,7 @@ pub(crate) unsafe fn context<'a>(context: *const ibv_context) -> &'a Arc<Context
     unsafe { &(*open_device(context)).context }
 }
 
-/// The device of a context of ours.
+/// Returns the device of a context of this device.
 ///
 /// # Safety
 /// `context` is ours, and not closed while the reference is used.

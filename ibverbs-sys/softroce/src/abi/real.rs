@@ -32,8 +32,8 @@ impl Symbol {
         }
     }
 
-    /// The function's address, unless there is no such library or it has no such function. `ours` is
-    /// our function of that name, which is never the answer.
+    /// Returns the function's address, unless there is no real library or the library has no such function. `ours` is
+    /// this library's function of that name, which is never returned.
     pub(crate) fn find(&self, ours: *const ()) -> Option<*const ()> {
         let mut found = self.found.load(Ordering::Acquire);
         if found.is_null() {
@@ -151,7 +151,7 @@ impl Missing for *const c_char {
     }
 }
 
-/// A function of the real library with the type of ours.
+/// Returns a function of the real library with the type of this library's.
 ///
 /// # Safety
 /// `found` is such a function, and `F` a pointer to a function.

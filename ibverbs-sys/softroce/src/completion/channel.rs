@@ -38,13 +38,13 @@ impl AsFd for Waking {
 }
 
 impl CompletionChannel {
-    /// A channel without events.
+    /// Makes a channel without events.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         Self::behind(Waking::Own(Descriptor::open(|| eventfd(0, flags))?))
     }
 
-    /// A channel without events, at which peers of the same host wake who waits.
+    /// Makes a channel without events at which peers of the same host wake waiting threads.
     pub(crate) fn with(bell: Bell) -> io::Result<Arc<Self>> {
         Self::behind(Waking::Bell(bell))
     }

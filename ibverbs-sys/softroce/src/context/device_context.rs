@@ -40,7 +40,7 @@ pub enum Subject {
 }
 
 impl Context {
-    /// A context without events.
+    /// Makes a context without events.
     pub fn new() -> io::Result<Arc<Self>> {
         let events = EventQueue::new()?;
         Ok(Arc::new(Self {

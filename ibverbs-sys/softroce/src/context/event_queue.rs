@@ -25,7 +25,7 @@ pub struct EventQueue<T, D = Descriptor> {
 }
 
 impl<T> EventQueue<T> {
-    /// An empty queue.
+    /// Makes an empty queue.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC;
         Ok(Self {
@@ -36,7 +36,7 @@ impl<T> EventQueue<T> {
 }
 
 impl<T, D: AsFd> EventQueue<T, D> {
-    /// An empty queue behind an eventfd that counts like a semaphore, and that others may count up, too: then a
+    /// Makes an empty queue behind an eventfd that counts like a semaphore, and that others may count up, too: then a
     /// fetch finds nothing, and waits on.
     pub fn with(descriptor: D) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl<T, D: AsFd> EventQueue<T, D> {
         }
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     pub fn descriptor(&self) -> &D {
         &self.descriptor
     }

@@ -12,7 +12,7 @@ macro_rules! verbs {
             /// All of them, in order.
             pub const ALL: &[Self] = &[$(Self::$verb,)*];
 
-            /// The name, without `ibv_`. The extended form of a verb is the same verb.
+            /// Returns the verb's name, without `ibv_`. The extended form of a verb is the same verb.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$verb => $name,)*
@@ -111,7 +111,7 @@ impl Verb {
         )
     }
 
-    /// The verb with this name, with or without `ibv_`.
+    /// Returns the verb with this name, with or without `ibv_`.
     pub fn named(name: &str) -> Option<Self> {
         let name = name.strip_prefix("ibv_").unwrap_or(name);
         Self::ALL.iter().copied().find(|verb| verb.name() == name)
@@ -123,7 +123,7 @@ impl Verb {
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// The error with this name (`ENOMEM`) or number.
+    /// Returns the error with this name (`ENOMEM`) or number.
     pub fn named(name: &str) -> Option<Self> {
         let known = NAMED
             .iter()

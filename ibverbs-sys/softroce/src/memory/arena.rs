@@ -78,7 +78,7 @@ const SEGMENT: usize = 64 << 20;
 const MUCH: usize = 16 << 20;
 
 impl Arena {
-    /// An arena without memory.
+    /// Makes an arena without memory.
     pub fn new() -> io::Result<Arc<Self>> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Kernels before 6.3 do not know that it is no program; newer ones may want to be told.
@@ -112,7 +112,7 @@ impl Arena {
         Ok(block)
     }
 
-    /// The block that all of these bytes are in.
+    /// Returns the block that all of these bytes are in.
     pub fn find(&self, address: usize, length: u64) -> Option<Arc<Block>> {
         let block = {
             let state = self.state.lock();
@@ -150,7 +150,7 @@ impl Arena {
         Ok(block)
     }
 
-    /// A new segment with room for `length` bytes.
+    /// Makes a new segment with room for `length` bytes.
     fn grow<'a>(&self, state: &'a mut State, length: usize) -> Result<&'a mut Part, Refusal> {
         let size = length.max(SEGMENT).checked_next_multiple_of(HUGE);
         let size = size.ok_or(Refusal::Exhausted)?;
@@ -197,7 +197,7 @@ impl Arena {
 }
 
 impl AsFd for Arena {
-    /// The file.
+    /// Returns the file.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -225,7 +225,7 @@ impl Part {
 }
 
 impl Block {
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub fn address(&self) -> usize {
         self.address
     }
@@ -268,7 +268,7 @@ impl fmt::Debug for Block {
     }
 }
 
-/// The bytes of memory that programs can still have, where the system says it.
+/// Returns how many bytes of memory programs can still have, if the system tells it.
 fn available() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let kilobytes = |name: &str| -> Option<u64> {

@@ -142,7 +142,7 @@ pub(super) unsafe fn fetch_add(address: usize, add: u64) -> Result<u64, Missing>
     unsafe { guarded::fetch_add(address, add) }
 }
 
-/// The size of the largest piece that is aligned at `address` and not longer than `length`, which is not 0.
+/// Returns the size of the largest piece that is aligned at `address` and not longer than `length`, which is not 0.
 fn piece(address: usize, length: usize) -> usize {
     let aligned = 1 << address.trailing_zeros().min(3);
     let fits = 1 << length.ilog2().min(3);

@@ -64,7 +64,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// A registry without regions.
+    /// Makes a registry without regions.
     pub fn new() -> Self {
         guarded::install();
         let entries = Entries {
@@ -204,7 +204,7 @@ impl Registry {
         Ok(key)
     }
 
-    /// The entries, with a region that `check` lets pass and that no peer uses, and its slot.
+    /// Returns the entries, with a region that `check` lets pass and that no peer uses, and its slot.
     fn vacated(
         &self,
         key: u32,
@@ -330,7 +330,7 @@ impl Registry {
         Ok(region.span.address().wrapping_add(offset as usize))
     }
 
-    /// The regions, for a queue pair and a while that is not long: whoever wants to change something waits.
+    /// Returns the regions, for a queue pair and a short time: changes wait meanwhile.
     #[inline]
     pub(crate) fn regions(&self, queue_pair: u32) -> Regions<'_> {
         Regions(self.entries.read(queue_pair))

@@ -84,7 +84,7 @@ impl Segment {
         }
     }
 
-    /// The address of its first byte.
+    /// Returns the address of the segment's first byte.
     pub(super) fn address(&self) -> usize {
         self.start.as_ptr().expose_provenance()
     }
@@ -135,7 +135,7 @@ pub(super) fn populate(address: usize, length: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The size of a page that is not huge.
+/// Returns the size of a page that is not huge.
 pub(super) fn page_size() -> usize {
     // SAFETY: the call has no conditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

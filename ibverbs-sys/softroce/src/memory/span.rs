@@ -105,7 +105,7 @@ impl Span {
         }
     }
 
-    /// The first byte's address.
+    /// Returns the first byte's address.
     pub fn address(&self) -> usize {
         self.address
     }
@@ -249,7 +249,7 @@ impl Span {
         unsafe { copy::fetch_add(address, add) }.map_err(|_| Inaccessible)
     }
 
-    /// The address of `length` bytes from `offset` on.
+    /// Returns the address of `length` bytes from `offset` on.
     #[inline]
     fn locate(&self, offset: u64, length: usize) -> Result<usize, Inaccessible> {
         let end = offset.checked_add(length as u64).ok_or(Inaccessible)?;

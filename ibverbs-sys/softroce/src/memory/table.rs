@@ -104,7 +104,7 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// The key of a slot.
+    /// Returns the key of a slot.
     pub(super) fn key(&self, number: u32) -> u32 {
         let tag = self.slots.get(number as usize).map_or(0, |slot| slot.tag);
         (self.base + number) << 8 | u32::from(tag)
@@ -118,7 +118,7 @@ impl<T> Table<T> {
         self.key(number)
     }
 
-    /// The slot that a key names, whatever its tag.
+    /// Returns the slot that a key names, whatever its tag.
     #[inline]
     pub(super) fn slot_of(&self, key: u32) -> Option<u32> {
         let number = (key >> 8).checked_sub(self.base)?;
@@ -126,7 +126,7 @@ impl<T> Table<T> {
         slot.content.is_some().then_some(number)
     }
 
-    /// The slot that a key names, if the tag is right.
+    /// Returns the slot that a key names, if the tag is right.
     #[inline]
     pub(super) fn find(&self, key: u32) -> Option<(u32, &T)> {
         let number = self.slot_of(key)?;
@@ -146,7 +146,7 @@ impl<T> Table<T> {
         self.slots.get_mut(number as usize)?.content.as_mut()
     }
 
-    /// All things with their slots.
+    /// Returns all objects with their slots.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.slots
             .iter_mut()

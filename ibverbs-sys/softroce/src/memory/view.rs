@@ -297,8 +297,8 @@ impl Memory for View<'_> {
     }
 }
 
-/// The parts of a list that hold the `length` bytes from `offset` on: which segment, how far into
-/// it, and how many bytes. Segments of no bytes are passed over: nobody looks at their keys.
+/// Returns the parts of a list that hold the `length` bytes from `offset` on: index of the segment, offset in the
+/// segment, and number of bytes. Segments of no bytes are passed over: their keys are not checked.
 pub(super) fn pieces(
     list: &[Segment],
     offset: u32,

@@ -22,8 +22,8 @@ pub(crate) const MULTICAST: u32 = 0xff_ffff;
 /// and programs that have room for 32 can print it.
 const UNIQUE_LOCAL: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
 
-/// The address in 127/8 that a process tries at an attempt. Processes that run at once have
-/// different first choices: a process ID has at most 22 bits.
+/// Returns the address in 127/8 that a process tries at an attempt. Processes that run at the same time have different
+/// first choices: a process ID has at most 22 bits.
 pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     // An odd factor permutes the numbers below 2^24; it spreads the processes over the addresses.
     let mut host = (process & 0xff_ffff)
@@ -41,13 +41,13 @@ pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x7f00_0000 | host)
 }
 
-/// The UDP port of a slot; none if there is none so high.
+/// Returns the UDP port of a slot; `None` if the number would be too high.
 pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
     STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
 }
 
-/// The UDP port at which a peer's queue pair is reached. Addresses in 127/8 are of devices as this
-/// one. Elsewhere queue pair numbers say nothing.
+/// Returns the UDP port at which a peer's queue pair is reached. Addresses in 127/8 are those of devices like this one.
+/// For other addresses, queue pair numbers do not determine the port.
 pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u16> {
     if address.is_loopback() {
         port_of_slot(base, number::slot(queue_pair))
@@ -77,7 +77,7 @@ pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, 
     slot.map(|slot| Some(slot as u8)).ok_or(Stranger)
 }
 
-/// The GID that carries an address and port.
+/// Returns the GID that carries an address and port.
 pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     let mut octets = [0; 16];
     octets[..6].copy_from_slice(&UNIQUE_LOCAL);
@@ -86,7 +86,7 @@ pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
     Ipv6Addr::from(octets)
 }
 
-/// The address and port that a GID carries; none if it is another address.
+/// Returns the address and port that a GID carries; `None` if the GID is of another kind.
 pub(crate) fn carried(gid: Ipv6Addr) -> Option<SocketAddrV4> {
     let octets = gid.octets();
     if !is_unique_local(&octets) || octets[8..12] != [0; 4] {
@@ -103,9 +103,9 @@ pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
     octets.starts_with(&UNIQUE_LOCAL)
 }
 
-/// The IPv4 group whose datagrams are those of a multicast GID. Where the GID means an IPv4 group it is that one.
-/// Of others, which are reached in tunnels, it is one of the addresses for an organization's own use (RFC 2365) with bits
-/// of the group's; the header in the tunnel says which group is really meant.
+/// Returns the IPv4 group whose datagrams are those of a multicast GID. If the GID stands for an IPv4 group, it is that
+/// group. Other groups are reached in tunnels, by one of the addresses for an organization's own use (RFC 2365) with
+/// bits of the group's; the header in the tunnel names the group itself.
 pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     if let Some(ipv4) = mapped_group(gid) {
         return Some(ipv4);
@@ -122,7 +122,7 @@ pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     ))
 }
 
-/// The IPv4 group that a GID is a form of.
+/// Returns the IPv4 group that a GID is a form of.
 fn mapped_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     let octets = gid.octets();
     let ipv4 = Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]);

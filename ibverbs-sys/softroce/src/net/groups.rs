@@ -66,7 +66,7 @@ impl Network {
         self.publish(&groups);
     }
 
-    /// The addresses that a group's packets come to.
+    /// Returns the addresses that a group's packets come to.
     fn group_addresses(&self, group: Ipv6Addr) -> Vec<(SocketAddr, &Arc<Endpoint>)> {
         let of = |own: &Arc<Endpoint>| match own.socket.local() {
             SocketAddr::V4(local) => {

@@ -99,7 +99,8 @@ impl<'a> Iterator for Arrived<'a> {
 }
 
 impl<'a> Arrived<'a> {
-    /// The packet in the next datagram if it is right, and those behind it that are a run with it; else what it counts as.
+    /// Returns the packet in the next datagram if it is valid, with those behind it that form a run; otherwise the
+    /// counter of such packets.
     fn admit(&mut self, payload: &'a [u8]) -> Result<(Arrival, Run<'a>), Option<Counter>> {
         let (network, endpoint) = (self.network, self.endpoint);
         if !network.faults.link_is_up() {
@@ -253,7 +254,7 @@ impl Network {
     }
 }
 
-/// The headers that a datagram of so many bytes must have come with.
+/// Returns the headers that a datagram of `len` bytes must have come with.
 fn outer(endpoint: &Endpoint, message: &Message<'_>, len: usize) -> Headers {
     let local = endpoint.socket.local();
     let route = Route {

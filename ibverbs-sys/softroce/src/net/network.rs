@@ -154,12 +154,12 @@ impl Network {
         })
     }
 
-    /// The GID table.
+    /// Returns the GID table.
     pub(crate) fn addresses(&self) -> &[Ipv6Addr] {
         &self.addresses
     }
 
-    /// The number of a GID's network interface; 0 if there is none.
+    /// Returns the number of a GID's network interface; 0 if there is none.
     pub(crate) fn interface(&self, gid: usize) -> u32 {
         let endpoint = self
             .gids
@@ -170,12 +170,12 @@ impl Network {
             .map_or(0, |interface| interface.index)
     }
 
-    /// The slot of the NIC's port, which stands in bits 23 to 20 of its queue pairs' numbers.
+    /// Returns the slot of the NIC's port, which stands in bits 23 to 20 of its queue pairs' numbers.
     pub(crate) fn slot(&self) -> u8 {
         self.slot
     }
 
-    /// The port's active MTU.
+    /// Returns the port's active MTU.
     pub(crate) fn mtu(&self) -> Mtu {
         self.mtu
     }
@@ -221,7 +221,8 @@ impl Network {
         Some(local as u8)
     }
 
-    /// The GRH of a packet to a queue pair of this NIC, from BTH to pad so long, as [`receive`](Self::receive) makes it.
+    /// Returns the GRH of a packet to a queue pair of this NIC, from BTH to pad so long, as [`receive`](Self::receive)
+    /// makes it.
     pub(crate) fn global_route(
         &self,
         path: &Path,
@@ -241,7 +242,7 @@ impl Network {
         let _ = self.neighbourhood.set(neighbourhood);
     }
 
-    /// The addresses of the sockets.
+    /// Returns the addresses of the sockets.
     pub(crate) fn own_addresses(&self) -> Vec<SocketAddr> {
         let own = self.own.iter();
         own.map(|endpoint| endpoint.socket.local()).collect()
@@ -252,7 +253,7 @@ impl Network {
         Some(self.way(path, queue_pair)?.to)
     }
 
-    /// The process that has a queue pair, if it shares memory with this one.
+    /// Returns the process that has a queue pair, if it shares memory with this one.
     pub(crate) fn link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         if !self.faults.spare_packets() {
             return None;
@@ -278,7 +279,7 @@ impl Network {
         route::way(gid, local, self.base, path, queue_pair)
     }
 
-    /// A box to put packets into that are to be sent.
+    /// Returns an outbox, for packets that are to be sent.
     pub(crate) fn outbox(&self) -> Outbox<'_> {
         Outbox::new(self)
     }
@@ -294,7 +295,7 @@ impl Network {
         }
     }
 
-    /// All sockets that packets come by, now.
+    /// Returns all sockets that packets come by now.
     pub(crate) fn endpoints(&self) -> Arc<Endpoints> {
         Arc::clone(&self.endpoints.read())
     }

@@ -384,7 +384,7 @@ impl Nic {
         }
     }
 
-    /// The receiver, unless another thread has it for long.
+    /// Returns the receiver, unless another thread keeps it for long.
     fn receiver_soon(&self) -> Option<spin::MutexGuard<'_, Receiver>> {
         let deadline = self.now() + PATIENCE;
         loop {

@@ -172,7 +172,7 @@ impl QueuePair {
         next.is_some_and(|next| matches!(next.operation, SendOperation::Send { .. }))
     }
 
-    /// The request of which something goes next.
+    /// Returns the request whose next part or packet goes next.
     pub fn next_request(&self) -> Option<&SendRequest> {
         self.requester.next_request()
     }

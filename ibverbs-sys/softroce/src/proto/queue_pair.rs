@@ -31,7 +31,7 @@ pub struct QueuePair {
 const PATIENCE: u32 = 8;
 
 impl QueuePair {
-    /// A queue pair in RESET.
+    /// Makes a queue pair in RESET.
     pub fn new(number: u32, service: Service) -> Self {
         let attributes = Attributes::default();
         Self {
@@ -50,7 +50,7 @@ impl QueuePair {
         }
     }
 
-    /// Its number, 24 bits.
+    /// Returns the queue pair's number, 24 bits.
     pub fn number(&self) -> u32 {
         self.endpoint.number
     }
@@ -60,7 +60,7 @@ impl QueuePair {
         self.endpoint.service
     }
 
-    /// Its state.
+    /// Returns the queue pair's state.
     pub fn state(&self) -> State {
         self.endpoint.state
     }
@@ -82,7 +82,7 @@ impl QueuePair {
         self.requester.outstanding()
     }
 
-    /// The number of the next request's first packet.
+    /// Returns the number of the next request's first packet.
     pub fn send_sequence(&self) -> Sequence {
         match self.endpoint.state {
             State::Reset | State::Init | State::ReadyToReceive => {
@@ -92,7 +92,7 @@ impl QueuePair {
         }
     }
 
-    /// The number of the next new packet from the peer.
+    /// Returns the number of the next new packet from the peer.
     pub fn receive_sequence(&self) -> Sequence {
         match self.endpoint.state {
             State::Reset | State::Init => self.endpoint.attributes.receive_sequence,
@@ -333,7 +333,7 @@ impl QueuePair {
         sent
     }
 
-    /// The earliest moment at which [`handle_timeout`](Self::handle_timeout), and then
+    /// Returns the earliest moment at which [`handle_timeout`](Self::handle_timeout), and then
     /// [`poll_transmit`](Self::poll_transmit), have something to do.
     #[inline]
     pub fn next_timeout(&self) -> Option<Time> {

@@ -53,7 +53,7 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// A region of all rights that has these bytes; its key.
+    /// Makes a region of all rights with these bytes. Returns its key.
     pub(crate) fn register(&mut self, bytes: Vec<u8>) -> u32 {
         self.register_for(
             bytes,
@@ -77,7 +77,7 @@ impl Machine {
         key
     }
 
-    /// A memory window that is bound nowhere.
+    /// Makes a memory window that is bound nowhere.
     pub(crate) fn window(&mut self) -> u32 {
         let key = self.register_for(Vec::new(), AccessFlags::empty());
         self.regions.borrow_mut()[key as usize - 1].valid = false;
@@ -96,7 +96,7 @@ impl Machine {
         self.regions.borrow()[key as usize - 1].bytes.clone()
     }
 
-    /// The bytes of all regions.
+    /// Returns the bytes of all regions.
     pub(crate) fn content(&self) -> Vec<Vec<u8>> {
         let regions = self.regions.borrow();
         regions.iter().map(|region| region.bytes.clone()).collect()
@@ -140,12 +140,12 @@ impl Machine {
         self.counts[counter as usize]
     }
 
-    /// The numbers and ends of the sends.
+    /// Returns the numbers and ends of the sends.
     pub(crate) fn ends(&self) -> Vec<(u64, CompletionStatus)> {
         self.sends.iter().map(|c| (c.id, c.status)).collect()
     }
 
-    /// The numbers and ends of the receives.
+    /// Returns the numbers and ends of the receives.
     pub(crate) fn receive_ends(&self) -> Vec<(u64, CompletionStatus)> {
         let ends = self.received.iter();
         ends.map(|(c, _)| (c.id, c.status)).collect()
@@ -179,7 +179,7 @@ impl Machine {
         regions[index].bytes.get_mut(offset..end).map(work)
     }
 
-    /// The parts of a message that lie in the pieces of `list`: address, key, and the part's place.
+    /// Returns the parts of a message that lie in the pieces of `list`: address, key, and the part's place.
     fn pieces(
         list: &[Segment],
         offset: u32,
@@ -397,7 +397,7 @@ pub(crate) struct Pair {
     pub(crate) b: Node,
 }
 
-/// The attributes of a connection between nodes 1 and 2.
+/// Returns the attributes of a connection between nodes 1 and 2.
 pub(crate) fn attributes(destination: u32) -> Attributes {
     Attributes {
         destination,
@@ -438,7 +438,7 @@ pub(crate) fn arrival() -> Arrival {
     }
 }
 
-/// A signaled request of gathered bytes.
+/// Makes a signaled request of gathered bytes.
 pub(crate) fn request(id: u64, operation: SendOperation, list: &[Segment]) -> SendRequest {
     SendRequest {
         id,
@@ -452,7 +452,7 @@ pub(crate) fn request(id: u64, operation: SendOperation, list: &[Segment]) -> Se
     }
 }
 
-/// A send.
+/// Makes a send.
 pub(crate) fn send() -> SendOperation {
     SendOperation::Send {
         immediate: None,
@@ -476,7 +476,7 @@ impl Node {
         }
     }
 
-    /// A node in ready to receive.
+    /// Makes a node in ready to receive.
     pub(crate) fn ready_to_receive(number: u32, service: Service) -> Self {
         let mut node = Self::new(number, service);
         *node.queue_pair.attributes_mut() = attributes(3 - number);
@@ -485,7 +485,7 @@ impl Node {
         node
     }
 
-    /// A node in ready to send.
+    /// Makes a node in ready to send.
     pub(crate) fn ready_to_send(number: u32, service: Service) -> Self {
         let mut node = Self::ready_to_receive(number, service);
         node.enter(State::ReadyToSend);

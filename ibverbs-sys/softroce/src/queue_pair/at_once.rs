@@ -51,7 +51,7 @@ pub(crate) enum Data<'a> {
 
 /// Requests that are posted together, in order.
 pub(crate) trait List<'a> {
-    /// The next one, if it is of a kind that can be done so, and may be posted.
+    /// Returns the next request, if it may be posted and can be carried out at once.
     fn peek(&self) -> Option<OneSided<'a>>;
 
     /// Ends the current request. Returns the next one, as [`peek`](Self::peek) does.

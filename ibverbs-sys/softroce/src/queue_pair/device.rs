@@ -11,16 +11,16 @@ use crate::same_host::{Link, Neighbourhood};
 
 /// The NIC, as a queue pair on it uses it.
 pub trait Device: fmt::Debug + Send + Sync {
-    /// The regions and windows.
+    /// Returns the regions and windows.
     fn memory(&self) -> &memory::Registry;
 
-    /// The shared receive queues by their numbers, for XRC.
+    /// Returns the shared receive queues by their numbers, for XRC.
     fn shared_queues(&self) -> &receive::Directory;
 
-    /// The largest packet.
+    /// Returns the size of the largest packet.
     fn mtu(&self) -> Mtu;
 
-    /// The entry of the GID table, unless it is empty or there is none.
+    /// Returns the entry of the GID table; `None` if the entry is empty or does not exist.
     fn gid(&self, index: u8) -> Option<Ipv6Addr>;
 
     /// Returns whether packets can go this way at all: the local GID exists, and the peer's is of the same kind.
@@ -36,10 +36,10 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Returns how many packets of this size may be on the way to a peer without acknowledgement.
     fn window(&self, mtu: Mtu) -> u32;
 
-    /// The time.
+    /// Returns the time.
     fn now(&self) -> Time;
 
-    /// The time and some milliseconds, roughly and cheaply: for what is waited for much longer.
+    /// Returns the time, cheaply, and with an error of some milliseconds: for waits that are much longer.
     fn coarse_now(&self) -> Time {
         self.now()
     }
@@ -55,7 +55,7 @@ pub trait Device: fmt::Debug + Send + Sync {
         false
     }
 
-    /// The queue pair of this NIC that packets to `number` would come to by this way.
+    /// Returns the queue pair of this NIC that packets to `number` would come to by this way.
     fn neighbour(&self, _path: &Path, _number: u32) -> Option<Neighbour> {
         None
     }
@@ -65,18 +65,18 @@ pub trait Device: fmt::Debug + Send + Sync {
         false
     }
 
-    /// The process of the host that packets to `number` would come to by this way, if memory is shared with it.
+    /// Returns the process of the host that packets to `number` would come to by this way, if memory is shared with it.
     fn partner(&self, _path: &Path, _number: u32) -> Option<Arc<Link>> {
         None
     }
 
-    /// The processes of the host that memory is shared with.
+    /// Returns the processes of the host that memory is shared with.
     fn neighbourhood(&self) -> Option<&Neighbourhood> {
         None
     }
 
-    /// The GRH of a packet that goes this way to `number`, with so many bytes behind the UDP header, as its receiver
-    /// finds it.
+    /// Returns the GRH of a packet that goes this way to `number`, with the given number of bytes behind the UDP
+    /// header, as its receiver finds it.
     fn global_route(&self, _path: &Path, _number: u32, _length: usize) -> [u8; 40] {
         [0; 40]
     }

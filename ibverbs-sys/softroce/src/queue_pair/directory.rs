@@ -100,7 +100,7 @@ impl<T> Directory<T> {
         Ok(queue_pair)
     }
 
-    /// The queue pair with this number.
+    /// Returns the queue pair with this number.
     pub fn find(&self, number: u32) -> Option<Arc<T>> {
         let queue_pairs = self.queue_pairs.read();
         let (found, queue_pair) = queue_pairs.get(&key(number))?;
@@ -143,7 +143,7 @@ impl<T> Directory<T> {
         self.len() == 0
     }
 
-    /// All of them, as they are at this moment, in no order.
+    /// Returns all queue pairs that exist at this moment, in no order.
     pub fn all(&self) -> Vec<Arc<T>> {
         let queue_pairs = self.queue_pairs.read();
         let all = queue_pairs.values();

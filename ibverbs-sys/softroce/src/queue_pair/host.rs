@@ -61,7 +61,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 impl Surroundings<'_> {
-    /// The memory of this side's requests.
+    /// Returns the memory of this side's requests.
     fn local(&self) -> Result<View<'_>, LocalFault> {
         let domain = match &self.attached.domain {
             Some(domain) => Some(domain.id()),
@@ -126,7 +126,7 @@ impl Surroundings<'_> {
         }
     }
 
-    /// The queue with this number, if it is of the queue pair's XRC domain.
+    /// Returns the queue with this number, if it is of the queue pair's XRC domain.
     fn xrc_queue(&self, number: u32) -> Option<Arc<SharedReceiveQueue>> {
         let domain = self.attached.xrc.as_ref()?.id();
         self.device

@@ -131,7 +131,7 @@ impl QueuePair {
         Ok(Arc::new(this))
     }
 
-    /// Its number.
+    /// Returns the queue pair's number.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -141,7 +141,7 @@ impl QueuePair {
         self.rules.service
     }
 
-    /// The state it is in at this moment: it may leave it by itself.
+    /// Returns the state at this moment: the queue pair may leave the state by itself.
     pub fn state(&self) -> State {
         self.inner.lock().transport.state()
     }
@@ -166,12 +166,12 @@ impl QueuePair {
         self.signal_all
     }
 
-    /// The XRC domain of a target.
+    /// Returns the XRC domain of a target.
     pub(crate) fn xrc_domain(&self) -> Option<DomainId> {
         self.xrc
     }
 
-    /// The protection domain, which an XRC target does not have.
+    /// Returns the protection domain; `None` for an XRC target.
     pub(crate) fn domain(&self) -> Option<DomainId> {
         self.domain
     }
@@ -366,12 +366,12 @@ impl QueuePair {
         self.handles.add(handle)
     }
 
-    /// An open device knows it no longer; whether it was the last one that did.
+    /// Notes that an open device knows the queue pair no longer. Returns whether it was the last one.
     pub(crate) fn release(&self, element: &Arc<Element>) -> bool {
         self.handles.remove(element)
     }
 
-    /// An open device is closed that may know it; whether it was the last one that did.
+    /// Notes that an open device is closed that may know the queue pair. Returns whether it was the last one.
     pub(crate) fn abandon(&self, context: &Arc<Context>) -> bool {
         self.handles.remove_all(context)
     }
@@ -499,7 +499,7 @@ impl QueuePair {
         }
     }
 
-    /// The NIC that it is on.
+    /// Returns the NIC of the queue pair.
     pub(super) fn device(&self) -> &dyn Device {
         &*self.device
     }

@@ -394,7 +394,7 @@ impl Away {
         }
     }
 
-    /// The connection of the other side, if it is this one's.
+    /// Returns the connection of the other side, if its peer is this side.
     fn generation(&mut self, part: &Part<'_>) -> Option<u32> {
         if let known @ Some(_) = self.partner.generation {
             return known;

@@ -144,7 +144,7 @@ impl Opcode {
     /// shared with the peer: on a socket anybody could send it, and make a connection lose messages.
     pub const SKIP: Self = Self::new(Transport::Manufacturer, Operation::WriteOnly);
 
-    /// The operation of the service.
+    /// Makes the opcode of an operation of the service.
     pub const fn new(transport: Transport, operation: Operation) -> Self {
         Self {
             transport,
@@ -152,8 +152,8 @@ impl Opcode {
         }
     }
 
-    /// The opcode of a BTH's first byte; none for those that no service here has: reliable datagrams, congestion
-    /// notifications, what vendors or nobody defined.
+    /// Returns the opcode of a BTH's first byte; `None` for opcodes that no service here has: reliable datagrams,
+    /// congestion notifications, and opcodes that are undefined or other vendors'.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match (
             Transport::from_bits(byte >> 5),
@@ -167,17 +167,17 @@ impl Opcode {
         }
     }
 
-    /// The first byte of the BTH.
+    /// Returns the first byte of the BTH.
     pub const fn to_byte(self) -> u8 {
         self.transport.to_bits() << 5 | self.operation as u8
     }
 
-    /// All that exist.
+    /// Returns all opcodes that exist.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=u8::MAX).filter_map(Self::from_byte)
     }
 
-    /// The first packet of a message of several.
+    /// Returns whether this is the first packet of a multi-packet message.
     pub const fn is_first(self) -> bool {
         use Operation as O;
         matches!(
@@ -186,7 +186,7 @@ impl Opcode {
         )
     }
 
-    /// A packet of a message that is neither its first nor its last.
+    /// Returns whether this is a packet between the first and the last of a message.
     pub const fn is_middle(self) -> bool {
         use Operation as O;
         matches!(
@@ -195,7 +195,7 @@ impl Opcode {
         )
     }
 
-    /// The last packet of a message of several.
+    /// Returns whether this is the last packet of a multi-packet message.
     pub const fn is_last(self) -> bool {
         use Operation as O;
         matches!(
@@ -209,23 +209,23 @@ impl Opcode {
         )
     }
 
-    /// A message in one packet: all that is not [first](Self::is_first), [middle](Self::is_middle) or
-    /// [last](Self::is_last), so also read requests, atomics and acknowledgements.
+    /// Returns whether the packet is a whole message: all that are not [first](Self::is_first),
+    /// [middle](Self::is_middle) or [last](Self::is_last), so also read requests, atomics and acknowledgements.
     pub const fn is_only(self) -> bool {
         !self.is_first() && !self.is_middle() && !self.is_last()
     }
 
-    /// A message begins with it.
+    /// Returns whether a message begins with the packet.
     pub const fn starts_message(self) -> bool {
         self.is_first() || self.is_only()
     }
 
-    /// A message ends with it.
+    /// Returns whether a message ends with the packet.
     pub const fn ends_message(self) -> bool {
         self.is_last() || self.is_only()
     }
 
-    /// A packet of a send.
+    /// Returns whether the packet is one of a send.
     pub const fn is_send(self) -> bool {
         use Operation as O;
         matches!(
@@ -241,7 +241,7 @@ impl Opcode {
         )
     }
 
-    /// A packet of an RDMA write.
+    /// Returns whether the packet is one of an RDMA write.
     pub const fn is_write(self) -> bool {
         use Operation as O;
         matches!(
@@ -255,12 +255,12 @@ impl Opcode {
         )
     }
 
-    /// A compare-and-swap or a fetch-and-add.
+    /// Returns whether the packet is a compare-and-swap or a fetch-and-add.
     pub const fn is_atomic(self) -> bool {
         matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
     }
 
-    /// A packet of what an RDMA read fetched.
+    /// Returns whether the packet is a response to an RDMA read.
     pub const fn is_read_response(self) -> bool {
         use Operation as O;
         matches!(
@@ -286,12 +286,12 @@ impl Opcode {
         !self.is_response()
     }
 
-    /// An XRCETH follows: of every XRC request (IBTA annex A14).
+    /// Returns whether an XRCETH follows: in every XRC request (IBTA annex A14).
     pub const fn has_xrc_srq(self) -> bool {
         matches!(self.transport, Transport::ExtendedReliableConnection) && self.is_request()
     }
 
-    /// A DETH follows.
+    /// Returns whether a DETH follows.
     pub const fn has_deth(self) -> bool {
         match self.transport {
             Transport::UnreliableDatagram => true,
@@ -300,22 +300,22 @@ impl Opcode {
         }
     }
 
-    /// A RETH follows: of reads, and of the packet that a write begins with.
+    /// Returns whether a RETH follows: in reads, and in the first packet of a write.
     pub const fn has_reth(self) -> bool {
         matches!(self.operation, Operation::ReadRequest) || self.is_write() && self.starts_message()
     }
 
-    /// An AtomicETH follows.
+    /// Returns whether an AtomicETH follows.
     pub const fn has_atomic(self) -> bool {
         self.is_atomic()
     }
 
-    /// An AETH follows.
+    /// Returns whether an AETH follows.
     pub const fn has_aeth(self) -> bool {
         self.is_response() && !self.is_middle()
     }
 
-    /// An AtomicAckETH follows.
+    /// Returns whether an AtomicAckETH follows.
     pub const fn has_original(self) -> bool {
         matches!(self.operation, Operation::AtomicAcknowledge)
     }
@@ -332,7 +332,7 @@ impl Opcode {
         )
     }
 
-    /// An IETH follows.
+    /// Returns whether an IETH follows.
     pub const fn has_invalidate(self) -> bool {
         matches!(
             self.operation,

@@ -105,7 +105,7 @@ impl<'a> Message<'a> {
         self.bytes.len().div_ceil(self.segment).max(1)
     }
 
-    /// The payload of a datagram; none if there are not so many.
+    /// Returns the payload of a datagram; `None` if there are not that many.
     pub(crate) fn datagram(&self, number: usize) -> Option<&'a [u8]> {
         let rest = self.bytes.get(number * self.segment..)?;
         // An empty one is the only one.
@@ -343,7 +343,7 @@ impl Socket {
     }
 }
 
-/// The header of a burst, which points at it and at what is put into `name` and `controls`.
+/// Returns the header of a burst, which points at the burst and at the contents of `name` and `controls`.
 fn header(burst: &Burst<'_>, name: &mut Name, controls: &mut Controls) -> msghdr {
     let mut header = NO_HEADER.msg_hdr;
     header.msg_namelen = name.set(burst.to);

@@ -133,7 +133,7 @@ impl Requester {
         self.fetches_sent = 0;
     }
 
-    /// The request of which something goes next.
+    /// Returns the request whose next part or packet goes next.
     pub(in crate::proto) fn next_request(&self) -> Option<&SendRequest> {
         let entry = self.queue.get(self.cursor.entry)?;
         Some(&entry.request)

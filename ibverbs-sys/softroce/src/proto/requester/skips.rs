@@ -77,7 +77,7 @@ impl Skips {
     }
 }
 
-/// The numbers that a packet says were skipped: where they end, and how many they are.
+/// Returns the skipped numbers that a packet tells of: their end, and how many they are.
 pub(in crate::proto) fn skipped(header: &Header) -> Option<(Sequence, u64)> {
     let reth = header.reth.as_ref()?;
     Some((Sequence::new(header.bth.sequence), reth.address))

@@ -325,7 +325,7 @@ impl World<'_> {
         self.schedule(arrival, What::Hear { node, words });
     }
 
-    /// The node at the other end of a way.
+    /// Returns the node at the other end of a way.
     fn receiver(&mut self, place: Place, path: &Path) -> Option<usize> {
         let receiver = |node: &Node| node.address == path.destination;
         let found = self.nodes.iter().position(receiver);

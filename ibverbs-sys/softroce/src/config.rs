@@ -120,7 +120,7 @@ pub struct InvalidVariable {
 }
 
 impl Config {
-    /// That of the process's environment, as it was at the first call.
+    /// Returns the configuration of the process's environment, as it was at the first call.
     pub fn of_process() -> Result<&'static Self, &'static InvalidVariable> {
         static CONFIG: PerProcess<Result<Config, InvalidVariable>> = PerProcess::new(|| {
             Config::parse(|name| {
@@ -130,7 +130,7 @@ impl Config {
         CONFIG.get().as_ref()
     }
 
-    /// That of an environment.
+    /// Reads the configuration from an environment.
     pub fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidVariable> {
         let default = Self::default();
         let environment = Environment(variable);

@@ -51,7 +51,7 @@ impl Counters {
         self.values[counter as usize].fetch_add(by, Ordering::Relaxed);
     }
 
-    /// For one who counts often.
+    /// Makes counters for an owner that counts often.
     pub(crate) fn tally(self: &Arc<Self>) -> Tally {
         let values = Arc::<Values>::default();
         let tally = Tally {

@@ -52,7 +52,7 @@ pub struct Failure {
 
 /// Listener to events of the device and its port: an open context.
 pub(crate) trait Listener: Send + Sync {
-    /// An event that is of no object happened.
+    /// Takes an event that belongs to no object.
     fn raise(&self, kind: ibv_event_type);
 }
 

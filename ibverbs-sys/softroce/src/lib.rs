@@ -1,7 +1,7 @@
 //! A user-space RoCEv2 device behind the libibverbs ABI: programs written for RDMA run with no NIC,
 //! no kernel module and no root.
 //!
-//! A Rust program links it in, and says so before its first verb:
+//! A Rust program links the device in, and installs it before its first verb:
 //!
 //! ```
 //! use ibverbs_sys::{ibv_free_device_list, ibv_get_device_list, ibv_get_device_name};
@@ -18,28 +18,28 @@
 //! }
 //! ```
 //!
-//! The features `softroce` of `rdma-core`, `rdma-async` and `rdma-rpc` do that. Every other program has
-//! it preloaded: `LD_PRELOAD=libsoftroce.so ib_send_lat`.
+//! The features `softroce` of `rdma-core`, `rdma-async` and `rdma-rpc` do this. For every other program
+//! the library is preloaded: `LD_PRELOAD=libsoftroce.so ib_send_lat`.
 //!
 //! Each process that uses the device is a network card of its own, with an address in 127/8 or one of
 //! the host's. Packets are RoCE v2, so the kernel's Soft-RoCE and network cards are peers like any
-//! other. [`config`] has the variables that say where it lives and what shall go wrong, [`faults`] does
-//! that from Rust, [`counters()`] counts under the kernel's names, and [`objects`] tells what a program
-//! has forgotten.
+//! other. [`config`] lists the environment variables for addresses and for faults on purpose, [`faults`]
+//! arranges faults from Rust, [`counters()`] counts under the kernel's names, and [`objects`] counts the
+//! objects that a program has not destroyed.
 //!
 //! # Inside
-//! | module | is |
+//! | module | content |
 //! |---|---|
 //! | [`wire`] | the formats: BTH and extension headers, ICRC |
-//! | [`memory`], [`completion`], [`receive`], [`context`] | the objects: what they check and what they keep |
-//! | [`queue_pair`], [`xrc`], [`multicast`] | queue pairs, and what groups of them share |
-//! | [`limits`] | how much of everything there is |
-//! | `nic` | the process's one NIC, which all of this is on |
-//! | `net`, `engine` | its sockets, GIDs and packets with their ICRC; the thread that is there when nobody polls |
+//! | [`memory`], [`completion`], [`receive`], [`context`] | the objects, with their checks and their state |
+//! | [`queue_pair`], [`xrc`], [`multicast`] | queue pairs, and objects that several of them share |
+//! | [`limits`] | the device's limits |
+//! | `nic` | the process's one NIC, which has all of these objects |
+//! | `net`, `engine` | its sockets, GIDs and packets with their ICRC; the thread that works while no thread of the program polls |
 //! | [`path`], [`same_host`] | the ways to a peer: within the process, between processes of the host, or by packets |
-//! | `random` | what other processes cannot foresee: keys and numbers |
-//! | `spin` | the mutex of what each message needs |
-//! | [`config`], [`fault`], [`mod@counters`] | what the environment says; accidents at will; what is counted |
+//! | `random` | random keys and numbers, which other processes cannot foresee |
+//! | `spin` | the mutex of state that each message needs |
+//! | [`config`], [`fault`], [`mod@counters`] | settings in the environment; faults on purpose; counters |
 //! | [`proto`] | the transport, free of input and output: RC, UC, UD and XRC queue pairs as state machines |
 //! | `sim` (feature `sim`) | a network in virtual time that the transport is tested on |
 

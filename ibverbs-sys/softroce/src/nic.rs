@@ -109,7 +109,7 @@ impl Nic {
         Ok(Arc::clone(nic.insert(opened)))
     }
 
-    /// The process is about to end: answers that were left to a later look go now.
+    /// Sends answers that were left to a later look: the process is about to end.
     pub(crate) fn farewell() {
         let nic = NIC.get().try_lock().and_then(|nic| nic.clone());
         if let Some(nic) = nic
@@ -192,12 +192,12 @@ impl Nic {
         Ok(nic)
     }
 
-    /// The present.
+    /// Returns the time.
     pub(crate) fn now(&self) -> Time {
         self.timers.now()
     }
 
-    /// A program is about to sleep until a completion comes: packets wake the engine from now on. To be called
+    /// Makes packets wake the engine from now on, as a program is about to sleep until a completion comes. To be called
     /// where a completion queue is armed.
     pub(crate) fn watch(&self) {
         if let Some(engine) = self.engine.get() {
@@ -242,7 +242,8 @@ impl Nic {
         }
     }
 
-    /// A queue pair knows its peer from now on: if that is in another process of the host, memory may be shared with it.
+    /// Notes that a queue pair knows its peer: if the peer is in another process of the host, memory may be shared with
+    /// it.
     pub(crate) fn meet(&self, queue_pair: &QueuePair) {
         if let (Some(neighbourhood), Some((path, number))) =
             (&self.neighbourhood, queue_pair.peer())

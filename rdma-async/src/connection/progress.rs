@@ -73,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// A receive was used up.
+    /// Handles a receive that was used up.
     fn arrive(&self, completion: &WorkCompletion, memory: WriteClaim) {
         if completion.opcode() == WorkOpcode::ReceiveWriteImmediate {
             self.repost(memory);
@@ -140,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// A message for the connection itself.
+    /// Handles a message for the connection itself.
     fn handle(&self, control: Kind) {
         match control {
             Kind::Request { id, size, align } => {

@@ -152,7 +152,7 @@ impl Connection {
         self.peers.iter().flat_map(|peer| &peer.queue_pairs)
     }
 
-    /// Their positions by their numbers, for completions.
+    /// Returns the positions of the queue pairs by their numbers, for completions.
     pub(super) fn positions(&self) -> QueuePairMap<usize> {
         let mut positions = QueuePairMap::new();
         for (position, queue_pair) in self.queue_pairs().enumerate() {
@@ -175,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// For each queue pair, the memory of its peer that it reaches.
+    /// Returns, for each queue pair, the memory of its peer that it reaches.
     pub(super) fn targets(&self, size: usize) -> Result<Vec<RemoteMemory>> {
         let stride = memory::stride(&self.plan, self.plan.largest());
         let mut targets = Vec::new();
@@ -190,7 +190,7 @@ impl Connection {
         memory::allocate(&self.domain, self.plan.memory, size)
     }
 
-    /// For each queue pair, the memory of the messages that it sends.
+    /// Allocates, for each queue pair, the memory of the messages that it sends.
     pub(super) fn messages(&self, size: usize) -> Result<Vec<FrozenBuffer>> {
         let (count, stride) = (self.width(), memory::stride(&self.plan, size));
         let memory = self.message(count * stride)?.freeze();
@@ -198,7 +198,8 @@ impl Connection {
         Ok((0..count).map(part).collect::<Result<_, _>>()?)
     }
 
-    /// For each queue pair, memory that many requests can write at once, and peers cannot reach.
+    /// Allocates, for each queue pair, memory that many requests can write at once, and that peers
+    /// cannot reach.
     pub(super) fn scratches(&self, size: usize) -> Result<Vec<ExposedMemory>> {
         let stride = memory::stride(&self.plan, size);
         let memory = self.message(self.width() * stride)?;

@@ -35,7 +35,7 @@ const fn raw(words: &'static [&'static str]) -> Part {
     Part::of(Source::Yardstick(words))
 }
 
-/// Packets each second of writes over UDP with this MTU.
+/// Makes the part of packets per second: writes over UDP with this MTU, times the packets of a write.
 const fn packets(mtu: usize) -> Part {
     let run = Run::new(Write, Bandwidth, LARGE).by(Path::Udp).mtu(mtu);
     Part::times((LARGE / mtu) as f64, Source::Perftest(run))

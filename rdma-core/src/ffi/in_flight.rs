@@ -306,7 +306,7 @@ impl<T: Send + 'static> Slots<T> {
         })
     }
 
-    /// Why a receive found no free slot.
+    /// Returns the error of a receive that found no free slot.
     #[cold]
     pub(super) fn no_slot(&self) -> Error {
         no_receive_queue(&self.queue_pair).unwrap_or(Error::QueueFull {

@@ -126,7 +126,7 @@ impl QueuePairHandle {
         self.granted = sizes;
     }
 
-    /// Where its sends and where its receives complete.
+    /// Returns the completion queues of the sends and of the receives.
     pub(super) fn completions(&self) -> &[Arc<CompletionQueueHandle>; 2] {
         &self.completions
     }
@@ -148,7 +148,7 @@ impl QueuePairHandle {
         self.extended.map(NonNull::as_ptr)
     }
 
-    /// Which service it gives.
+    /// Returns the transport service.
     #[inline]
     pub(crate) fn kind(&self) -> Transport {
         self.kind
@@ -233,7 +233,7 @@ impl QueuePairHandle {
         self.completions.iter().any(|queue| queue.is_polled_here())
     }
 
-    /// [`Error::InUse`] if so.
+    /// Fails with [`Error::InUse`] if [`Self::is_polled_here`].
     pub(crate) fn refuse_within_poll(&self) -> Result<()> {
         if self.is_polled_here() {
             let holder = "a poll of its completions that has not ended";

@@ -154,7 +154,7 @@ impl<T: Send + 'static> ReceiveRing<T> {
     }
 }
 
-/// Why receives cannot be posted to the queue pair, if they cannot.
+/// Returns the reason why receives cannot be posted to the queue pair, if they cannot.
 pub(super) fn no_receive_queue(queue_pair: &QueuePairHandle) -> Option<Error> {
     let reason = if queue_pair.shared_receive_queue().is_some() {
         "the queue pair takes its receives from a shared receive queue".to_owned()

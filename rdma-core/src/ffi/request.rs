@@ -23,7 +23,7 @@ pub(super) const FLUSH: sys::ibv_wr_opcode = sys::ibv_wr_opcode(14);
 /// Room for the elements of a request.
 pub(super) type Room = [MaybeUninit<sys::ibv_sge>];
 
-/// Room on the stack.
+/// Makes room on the stack.
 #[inline]
 pub(super) fn stack_room() -> [MaybeUninit<sys::ibv_sge>; MAX_ELEMENTS] {
     [const { MaybeUninit::uninit() }; MAX_ELEMENTS]
@@ -473,7 +473,8 @@ pub(super) fn scatter<T: Scatter>(
     Ok(list.len())
 }
 
-/// [`scatter`] for one place; none for what it has to look at more closely, or to refuse.
+/// Collects elements as [`scatter`] does, inlined at one place. `None` if [`scatter`] has to check
+/// them more closely, or to refuse them.
 #[inline(always)]
 pub(super) fn scatter_usual<T: Scatter>(
     room: &mut Room,

@@ -124,7 +124,8 @@ impl<T: Send + 'static> Ring<T> {
         self.in_flight() < self.capacity() && self.staged() == 0 && !self.is_littered
     }
 
-    /// To be called when what is staged or left behind has changed.
+    /// Opens or closes the usual way, after a change of the requests that are staged or left
+    /// behind.
     fn look_around(&mut self) {
         let is_clear = !self.is_littered && self.staged() == 0;
         self.order.close(!self.is_usual || !is_clear);
@@ -223,7 +224,7 @@ impl<T: Send + 'static> Ring<T> {
         self.pick(id)
     }
 
-    /// [`Self::take`] of a request that need not be the oldest.
+    /// Takes the memory of a request as [`Self::take`] does; the request need not be the oldest.
     ///
     /// As long as there are gaps the sequence is marked, so that all requests come here.
     fn pick(&mut self, id: u64) -> Option<T> {

@@ -285,7 +285,7 @@ impl Gather for FrozenBuffer {
     }
 }
 
-/// `range` in numbers, checked to lie inside of `len` bytes.
+/// Returns `range` as numbers, after a check that it lies inside of `len` bytes.
 pub(crate) fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

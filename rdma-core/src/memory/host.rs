@@ -87,7 +87,7 @@ pub struct HostMemoryBuilder {
 }
 
 impl HostMemory {
-    /// `len` zeroed bytes, page-aligned.
+    /// Allocates `len` zeroed bytes, page-aligned.
     ///
     /// # Errors
     ///
@@ -120,12 +120,13 @@ impl HostMemory {
         &self.allocation
     }
 
-    /// Which pages it lies in.
+    /// Returns the kind of pages that the memory lies in.
     pub fn pages(&self) -> Pages {
         self.pages
     }
 
-    /// Why it does not lie in huge pages of the reserved pool, if it was to.
+    /// Returns the reason why the memory does not lie in huge pages of the reserved pool, if it was
+    /// to.
     pub fn fallback(&self) -> Option<&Error> {
         self.fallback.as_ref()
     }
@@ -225,7 +226,7 @@ impl HostMemoryBuilder {
 }
 
 impl HostMemoryBuilder {
-    /// Of the device if it has any, else of the allocator.
+    /// Allocates memory of the device if it has any, otherwise of the allocator.
     fn ordinary(&self) -> Result<Allocation> {
         let (len, align) = (self.len, self.align);
         if let Some(domain) = &self.domain {

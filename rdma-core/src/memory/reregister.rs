@@ -16,19 +16,19 @@ pub struct Reregistration {
 }
 
 impl Reregistration {
-    /// No change yet.
+    /// Makes a change of nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The buffer moves to this protection domain.
+    /// Moves the buffer to this protection domain.
     #[doc(alias = "IBV_REREG_MR_CHANGE_PD")]
     pub fn domain(mut self, domain: &ProtectionDomain) -> Self {
         self.changes.domain = Some(Arc::clone(domain.handle()));
         self
     }
 
-    /// The device may do this with the buffer, besides writing. Without new memory,
+    /// Sets the access of the device to the buffer, besides writing. Without new memory,
     /// [`AccessFlags::ZERO_BASED`] stays as it is: the addresses of requests do not change.
     #[doc(alias = "IBV_REREG_MR_CHANGE_ACCESS")]
     pub fn access(mut self, access: AccessFlags) -> Self {
@@ -36,8 +36,8 @@ impl Reregistration {
         self
     }
 
-    /// The registration becomes one of this memory. Requests use its addresses in the process, so
-    /// the new access is without [`AccessFlags::ZERO_BASED`].
+    /// Replaces the memory of the registration. Requests use the addresses of this memory in the
+    /// process, so the new access is without [`AccessFlags::ZERO_BASED`].
     #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
     pub fn memory(mut self, owner: impl StableMemoryMut) -> Self {
         self.changes.memory = Some(Arc::new(Backing::exclusive(owner)));

@@ -37,7 +37,7 @@ impl QueuePair {
         self.parts.state()
     }
 
-    /// Everything that it tells about itself.
+    /// Returns all attributes of the queue pair.
     ///
     /// # Errors
     ///

@@ -387,7 +387,7 @@ impl SendRequest<()> {
         Self::new(Operation::Flush { placement, whole }, (), remote)
     }
 
-    /// Like [`Self::flush`], of all of the region that the memory is part of.
+    /// Makes a request like [`Self::flush`], for all of the region that the memory is part of.
     #[doc(alias = "IBV_FLUSH_MR")]
     #[inline]
     pub fn flush_region(remote: RemoteMemory, placement: Placement) -> Self {

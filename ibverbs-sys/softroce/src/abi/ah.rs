@@ -29,7 +29,7 @@ struct Object {
 /// The address handle behind C's.
 ///
 /// # Safety
-/// `ah` is ours, and not destroyed while the reference is used.
+/// `ah` must be one of this device, and the caller must not destroy it while the reference is used.
 pub(crate) unsafe fn handle<'a>(ah: *const ibv_ah) -> &'a AddressHandle {
     // SAFETY: the caller's promise; ours all lie in such a handle.
     unsafe { &(*ah.cast::<Object>()).address }

@@ -62,14 +62,14 @@ struct Wanted {
 /// Returns the completion queue of a C object.
 ///
 /// # Safety
-/// `cq` is ours, and not destroyed while the reference is used.
+/// `cq` must be one of this device, and the caller must not destroy it while the reference is used.
 pub(crate) unsafe fn queue<'a>(cq: *const ibv_cq) -> &'a Arc<CompletionQueue> {
     // SAFETY: the caller's promise; ours all lie in such a handle.
     unsafe { &(*cq.cast::<QueueHandle>()).queue }
 }
 
 /// # Safety
-/// `channel` is ours, and not destroyed while the reference is used.
+/// `channel` must be one of this device, and the caller must not destroy it while the reference is used.
 unsafe fn channel_of<'a>(channel: *const ibv_comp_channel) -> &'a Arc<CompletionChannel> {
     // SAFETY: the caller's promise; ours all lie in such a handle.
     unsafe { &(*channel.cast::<ChannelHandle>()).channel }
@@ -247,8 +247,10 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     })
 }
 
+/// Makes a completion queue.
+///
 /// # Safety
-/// `context` is ours; channel and domain are null, or of some context.
+/// `context` must be one of this device; channel and domain must be null, or of some context.
 unsafe fn create(context: *mut ibv_context, wanted: Wanted) -> Result<*mut ibv_cq_ex, Refusal> {
     const SINGLE_THREADED: u32 = ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
     const IGNORE_OVERRUN: u32 = ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0;
@@ -415,7 +417,7 @@ pub(super) unsafe extern "C" fn poll_cq(
 /// Takes entries as work completions; how many.
 ///
 /// # Safety
-/// There is room for `limit` work completions.
+/// There must be room for `limit` work completions at `place`.
 #[inline(always)]
 unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) -> usize {
     queue.poll(limit, |entry| {
@@ -430,7 +432,7 @@ unsafe fn take(queue: &CompletionQueue, limit: usize, mut place: *mut ibv_wc) ->
 /// [`take`] as a function call: for the slow path of a poll that found nothing at first.
 ///
 /// # Safety
-/// The caller has room for `limit` work completions at `place`.
+/// There must be room for `limit` work completions at `place`.
 #[inline(never)]
 unsafe fn take_late(queue: &CompletionQueue, limit: usize, place: *mut ibv_wc) -> usize {
     // SAFETY: the caller's promise.

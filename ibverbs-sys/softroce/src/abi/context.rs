@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
 /// Returns the context of the object that an event names, if it names any.
 ///
 /// # Safety
-/// The event was fetched, and not acknowledged.
+/// The event must have been fetched, and not acknowledged.
 unsafe fn context_of(event: &ibv_async_event) -> Option<*mut ibv_context> {
     type Kind = ibv_event_type;
     // SAFETY: which of the pointers it is follows from the kind.

@@ -17,13 +17,13 @@ use crate::spin::Mutex;
 /// Returns whether the context is one of this device; contexts of all other devices belong to the real library.
 ///
 /// # Safety
-/// `context` is a context of some verbs library.
+/// `context` must be a context of some verbs library.
 pub(crate) unsafe fn is_ours(context: *const ibv_context) -> bool {
     // SAFETY: the caller's promise; the field is never written after the context was made.
     unsafe { (*context).device == address() }
 }
 
-/// Our device as C knows it. Its address says that something is ours.
+/// Returns the device as C knows it. Objects with this address belong to this device.
 pub(crate) fn address() -> *mut ibv_device {
     DEVICE.0.get().cast()
 }

@@ -72,7 +72,7 @@ pub(super) fn fill(public: &mut ibv_cq_ex) {
 }
 
 /// # Safety
-/// `cq` is ours, and not destroyed while the reference is used.
+/// `cq` must be one of this device, and the caller must not destroy it while the reference is used.
 unsafe fn handle<'a>(cq: *const ibv_cq_ex) -> &'a QueueHandle {
     // SAFETY: the caller's promise; ours all lie in such a handle.
     unsafe { &*cq.cast::<QueueHandle>() }
@@ -116,7 +116,7 @@ unsafe extern "C" fn end(cq: *mut ibv_cq_ex) {
 /// Goes to the next entry.
 ///
 /// # Safety
-/// The caller has begun an iteration of a queue of ours.
+/// The caller must have begun an iteration of a queue of this device.
 unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller's promise makes the entry, and the fields beside it, this thread's.
     unsafe {
@@ -141,7 +141,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
 /// Returns the result of `read` for the current entry, or the default value if there is no entry.
 ///
 /// # Safety
-/// The caller has begun an iteration of a queue of ours.
+/// The caller must have begun an iteration of a queue of this device.
 unsafe fn read<T: Default>(cq: *mut ibv_cq_ex, read: impl FnOnce(&Entry) -> T) -> T {
     // SAFETY: the caller's promise makes the entry this thread's.
     let entry = unsafe { &*handle(cq).iteration.entry.get() };
@@ -202,7 +202,7 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     }
 }
 
-/// RoCE has no local identifiers.
+/// Returns 0: RoCE has no LIDs.
 unsafe extern "C" fn read_slid(_: *mut ibv_cq_ex) -> u32 {
     0
 }
@@ -215,17 +215,17 @@ unsafe extern "C" fn read_dlid_path_bits(_: *mut ibv_cq_ex) -> u8 {
     0
 }
 
-/// Not offered by `ibv_create_cq_ex`.
+/// Returns 0: `ibv_create_cq_ex` does not offer this field.
 unsafe extern "C" fn read_cvlan(_: *mut ibv_cq_ex) -> u16 {
     0
 }
 
-/// Not offered by `ibv_create_cq_ex`.
+/// Returns 0: `ibv_create_cq_ex` does not offer this field.
 unsafe extern "C" fn read_flow_tag(_: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-/// Not offered by `ibv_create_cq_ex`.
+/// Stores zeros: `ibv_create_cq_ex` does not offer this field.
 unsafe extern "C" fn read_tm_info(_: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
     // SAFETY: the caller has room for it.
     unsafe { info.write(ibv_wc_tm_info { tag: 0, priv_: 0 }) };

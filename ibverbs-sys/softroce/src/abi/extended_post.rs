@@ -241,7 +241,7 @@ unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
     unsafe { begin(qp, operation) };
 }
 
-/// Segmentation offload: the device does not say that it can.
+/// Refuses segmentation offload: the device does not report it.
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
     // SAFETY: only queue pairs of ours have this function.
     unsafe { refuse(qp) };
@@ -307,8 +307,10 @@ unsafe extern "C" fn wr_set_inline_data_list(
     }
 }
 
+/// Sets data that is copied to the request.
+///
 /// # Safety
-/// The bytes are there.
+/// The bytes at `places` must be valid for reads.
 unsafe fn set_inline(object: &Object, places: impl Iterator<Item = (usize, usize)> + Clone) {
     // SAFETY: the caller's promise.
     match unsafe { copy(object.queue_pair().rules(), places) } {
@@ -368,7 +370,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     unsafe { with(qp, |object| object.batch().abort()) };
 }
 
-/// Memory of the peer, as the functions are given it.
+/// Makes the place of the peer's memory from the arguments of the functions.
 fn remote(key: u32, address: u64) -> Remote {
     Remote { address, key }
 }

@@ -11,8 +11,8 @@ pub(crate) fn guard<T>(failed: T, body: impl FnOnce() -> T) -> T {
     catch(|_| failed, body)
 }
 
-/// As [`guard`], for a verb that can be [made to fail](crate::fault): `failed` gives the answer for
-/// an errno, which is set, too.
+/// Runs `body` as [`guard`] does, for a verb that can be [made to fail](crate::fault): `failed` gives the answer for an
+/// errno, which is set, too.
 pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce() -> T) -> T {
     catch(&failed, || match Faults::of_process().check(verb) {
         Ok(()) => body(),
@@ -57,7 +57,7 @@ pub(crate) fn catch<T>(failed: impl FnOnce(c_int) -> T, body: impl FnOnce() -> T
     }
 }
 
-/// The calling thread's errno.
+/// Returns the calling thread's errno.
 pub(crate) fn errno() -> c_int {
     // SAFETY: the C library's pointer is valid for the calling thread.
     unsafe { *libc::__errno_location() }

@@ -142,7 +142,7 @@ unsafe fn data<'a>(request: &'a ibv_send_wr, flags: u32, rules: &Rules) -> Optio
 /// The pieces of a request, as segments.
 ///
 /// # Safety
-/// As that of [`pieces`].
+/// `list` must point to `count` elements, which stay valid while the slice is used.
 #[inline]
 pub(super) unsafe fn segments<'a>(list: *const ibv_sge, count: usize) -> &'a [Segment] {
     // SAFETY: the caller's promise, of pieces that are like segments.

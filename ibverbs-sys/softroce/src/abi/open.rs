@@ -72,7 +72,7 @@ fn leave(open: *mut OpenDevice) {
 /// Returns this crate's state of a context of this device.
 ///
 /// # Safety
-/// `context` is ours, and not closed while the reference is used.
+/// `context` must be one of this device, and the caller must not close it while the reference is used.
 pub(crate) unsafe fn context<'a>(context: *const ibv_context) -> &'a Arc<Context> {
     // SAFETY: the caller's promise.
     unsafe { &(*open_device(context)).context }
@@ -81,14 +81,14 @@ pub(crate) unsafe fn context<'a>(context: *const ibv_context) -> &'a Arc<Context
 /// Returns the device of a context of this device.
 ///
 /// # Safety
-/// `context` is ours, and not closed while the reference is used.
+/// `context` must be one of this device, and the caller must not close it while the reference is used.
 pub(crate) unsafe fn nic<'a>(context: *const ibv_context) -> &'a Arc<Nic> {
     // SAFETY: the caller's promise.
     unsafe { &(*open_device(context)).nic }
 }
 
 /// # Safety
-/// `context` is ours.
+/// `context` must be one of this device.
 unsafe fn open_device(context: *const ibv_context) -> *mut OpenDevice {
     const OFFSET: usize =
         mem::offset_of!(OpenDevice, public) + mem::offset_of!(verbs_context, context);

@@ -66,7 +66,7 @@ impl Object {
 /// Returns this crate's state of a queue pair of this device.
 ///
 /// # Safety
-/// `qp` is ours, and not destroyed while the reference is used.
+/// `qp` must be one of this device, and the caller must not destroy it while the reference is used.
 pub(super) unsafe fn object<'a>(qp: *const ibv_qp) -> &'a Object {
     // SAFETY: every queue pair of ours is the beginning of such an object.
     unsafe { &*qp.cast() }
@@ -378,7 +378,7 @@ struct Wanted {
 /// Takes what the mask says is there.
 ///
 /// # Safety
-/// `given` points to attributes as far as their mask says.
+/// `given` must point to attributes, as far as their mask says that they exist.
 unsafe fn checked(
     context: *mut ibv_context,
     given: *const ibv_qp_init_attr_ex,
@@ -500,7 +500,7 @@ unsafe fn create(
 /// of other contexts.
 ///
 /// # Safety
-/// The object is null, or one that begins with its context and of which `inner` takes those that are ours.
+/// The object must be null, or begin with its context; `inner` must accept it if the context is one of this device.
 unsafe fn used<'a, C, T>(
     context: *mut ibv_context,
     object: *const C,
@@ -527,7 +527,7 @@ const _: () = {
 };
 
 /// # Safety
-/// The context is ours.
+/// `context` must be one of this device.
 unsafe fn new_handle(context: *mut ibv_context) -> Handle {
     Handle {
         // SAFETY: the caller's promise.
@@ -585,7 +585,7 @@ fn publish(
 const KNOWN: usize = mem::offset_of!(ibv_qp_attr, rate_limit);
 
 /// # Safety
-/// `from` points to attributes.
+/// `from` must point to attributes.
 unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
     let mut values = ibv_qp_attr::default();
     // SAFETY: the caller's promise; the attributes are numbers, which any bytes are.
@@ -594,7 +594,7 @@ unsafe fn attributes(from: *const ibv_qp_attr) -> ibv_qp_attr {
 }
 
 /// # Safety
-/// There is room for attributes at `to`.
+/// There must be room for attributes at `to`.
 unsafe fn write_attributes(to: *mut ibv_qp_attr, values: &ibv_qp_attr) {
     // SAFETY: the caller's promise.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(values).cast::<u8>(), to.cast(), KNOWN) };

@@ -154,7 +154,7 @@ impl Missing for *const c_char {
 /// Returns a function of the real library with the type of this library's.
 ///
 /// # Safety
-/// `found` is such a function, and `F` a pointer to a function.
+/// `found` must be such a function, and `F` a pointer to a function of its type.
 pub(crate) unsafe fn typed<F: Copy>(_ours: F, found: *const ()) -> F {
     const { assert!(size_of::<F>() == size_of::<*const ()>()) };
     // SAFETY: the caller's promise; a pointer to a function is an address.

@@ -35,7 +35,7 @@ struct QueueHandle {
 /// The shared receive queue behind C's.
 ///
 /// # Safety
-/// `srq` is ours, and not destroyed while the reference is used.
+/// `srq` must be one of this device, and the caller must not destroy it while the reference is used.
 pub(crate) unsafe fn queue<'a>(srq: *const ibv_srq) -> &'a Arc<SharedReceiveQueue> {
     // SAFETY: the caller's promise; ours all lie in such a handle.
     unsafe { &(*srq.cast::<QueueHandle>()).queue }

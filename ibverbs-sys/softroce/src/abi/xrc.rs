@@ -29,7 +29,7 @@ pub(super) fn forget() {
 /// Returns this crate's state of an XRC domain of this device.
 ///
 /// # Safety
-/// `xrcd` is ours, and not closed while the reference is used.
+/// `xrcd` must be one of this device, and the caller must not close it while the reference is used.
 pub(crate) unsafe fn domain<'a>(xrcd: *const ibv_xrcd) -> &'a Arc<XrcDomain> {
     // SAFETY: every XRC domain of ours is the beginning of such an object.
     unsafe { &(*xrcd.cast::<Object>()).domain }
@@ -85,7 +85,7 @@ pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     })
 }
 
-/// Which file a descriptor is of.
+/// Returns the file that a descriptor is of.
 fn file_of(descriptor: c_int) -> Result<File, c_int> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: any number may be asked about; the status is written if the answer is 0.

@@ -75,8 +75,8 @@ impl CompletionChannel {
         fcntl_getfl(self).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
     }
 
-    /// The completion queue has something new. Each arming gives one event, whether or not the last one was
-    /// fetched (`ibv_req_notify_cq(3)`).
+    /// Queues an event for a completion queue with something new. Each arming gives one event, whether or not the last
+    /// one was fetched (`ibv_req_notify_cq(3)`).
     pub fn notify(&self, completion_queue: &Arc<Element>) {
         self.events
             .push(Some(completion_queue), Arc::clone(completion_queue), |_| {
@@ -100,8 +100,8 @@ impl CompletionChannel {
         Ok(self.events.pop(|element| Some(element)))
     }
 
-    /// A completion queue is being destroyed: takes back its events, and waits for the
-    /// acknowledgements of those that were fetched.
+    /// Takes back the events of a completion queue that is being destroyed, and waits for the acknowledgements of those
+    /// that were fetched.
     pub fn withdraw(&self, completion_queue: &Arc<Element>) {
         self.events
             .withdraw(completion_queue, |element| Some(element));

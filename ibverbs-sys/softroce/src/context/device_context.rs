@@ -55,8 +55,8 @@ impl Context {
         self.public.as_raw_fd()
     }
 
-    /// Something happened to an object of this context. An event that is there already and that
-    /// nobody has fetched yet is not queued twice: what a peer can cause does not pile up.
+    /// Queues an event of an object of this context. An equal event that is queued and not fetched yet is not queued
+    /// again: events that a peer can cause do not pile up.
     pub fn raise(&self, kind: ibv_event_type, element: &Arc<Element>) {
         self.queue(AsyncEvent {
             kind,
@@ -64,7 +64,7 @@ impl Context {
         });
     }
 
-    /// Something happened to a port.
+    /// Queues an event of a port.
     pub fn raise_port(&self, kind: ibv_event_type, port: u8) {
         self.queue(AsyncEvent {
             kind,
@@ -72,7 +72,7 @@ impl Context {
         });
     }
 
-    /// Something happened to the device.
+    /// Queues an event of the device.
     pub fn raise_device(&self, kind: ibv_event_type) {
         self.queue(AsyncEvent {
             kind,
@@ -89,7 +89,7 @@ impl Context {
         Ok(event)
     }
 
-    /// The program acknowledges an event about the object that C knows at `address`.
+    /// Acknowledges an event about the object that C knows at `address`.
     pub fn acknowledge(&self, address: usize) {
         let mut fetched = self.fetched.lock();
         if let Some(place) = fetched
@@ -100,8 +100,8 @@ impl Context {
         }
     }
 
-    /// An object is being destroyed: takes back its events, and waits for the acknowledgements of
-    /// those that were fetched.
+    /// Takes back the events of an object that is being destroyed, and waits for the acknowledgements of those that
+    /// were fetched.
     pub fn withdraw(&self, element: &Arc<Element>) {
         self.events.withdraw(element, AsyncEvent::element);
     }

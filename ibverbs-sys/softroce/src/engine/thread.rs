@@ -37,7 +37,7 @@ pub(crate) trait Device: Send + Sync + 'static {
     /// thread is fetching, that one will look again after it has let go.
     fn look(&self) -> Look;
 
-    /// When somebody last polled and found the device's work to be his; none: never.
+    /// Returns when a thread last polled and looked after the device; `None` if none ever did.
     fn polled(&self) -> Option<Time>;
 
     /// Returns the sockets that packets come by now.
@@ -52,8 +52,8 @@ pub(crate) trait Device: Send + Sync + 'static {
         None
     }
 
-    /// The engine is about to sleep until somebody wakes it: whoever sends has to. False: something has come
-    /// that nobody will wake it for.
+    /// Tells peers that the engine is about to sleep until they wake it. Returns `false` if something has come for
+    /// which nobody will wake it.
     fn fall_asleep(&self) -> bool {
         true
     }
@@ -114,7 +114,7 @@ impl Engine {
         Ok(Self { shared })
     }
 
-    /// A program is about to sleep until a completion comes: from now on packets wake the engine.
+    /// Makes packets wake the engine from now on: the program is about to sleep until a completion comes.
     pub(crate) fn watch(&self) {
         // The engine stores `away` and then looks at `armed`.
         self.shared.armed.fetch_add(1, Ordering::SeqCst);

@@ -171,7 +171,7 @@ impl Arena {
         state.segments.last_mut().ok_or(Refusal::Exhausted)
     }
 
-    /// A block is no longer used: its pages go back to the system, and zeroes are in its place.
+    /// Gives the pages of a block that is no longer used back to the system, which leaves zeroes in their place.
     fn take_back(&self, block: &Block) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let length = block.length as u64;
@@ -215,7 +215,7 @@ impl fmt::Debug for Arena {
 }
 
 impl Part {
-    /// Room for a block: its address, its place in the file, and that of the segment.
+    /// Takes room for a block. Returns its address, its offset in the file, and the place of the segment.
     fn take(&mut self, length: usize, align: usize) -> Option<(usize, u64, Range<u64>)> {
         let start = self.free.take(length, align)?;
         let segment = self.segment.place();
@@ -230,7 +230,7 @@ impl Block {
         self.address
     }
 
-    /// Bytes: whole pages.
+    /// Returns the length in bytes: whole pages.
     pub fn length(&self) -> usize {
         self.length
     }

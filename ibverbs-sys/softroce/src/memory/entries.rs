@@ -30,7 +30,7 @@ pub(super) struct Found<'a> {
 }
 
 impl Entries {
-    /// Memory that this side names.
+    /// Finds memory that this side names.
     #[inline]
     pub(super) fn local(
         &self,
@@ -55,7 +55,7 @@ impl Entries {
         })
     }
 
-    /// Memory that a peer names, in a region or through a window.
+    /// Finds memory that a peer names, in a region or through a window.
     #[inline]
     pub(super) fn remote(
         &self,

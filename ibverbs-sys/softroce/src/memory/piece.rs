@@ -14,7 +14,7 @@ pub(crate) struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// Bytes of this process's own, to be read.
+    /// Makes a piece of bytes of this process, to be read.
     pub(crate) fn of(bytes: &'a [u8]) -> Self {
         Self {
             address: bytes.as_ptr().expose_provenance(),
@@ -46,7 +46,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Where they begin.
+    /// Returns the address of the first byte.
     pub(crate) fn address(&self) -> usize {
         self.address
     }

@@ -125,7 +125,8 @@ impl Registry {
         result
     }
 
-    /// Where a peer of the same host finds a region's bytes, and how much of its memory: see [`Span::place`].
+    /// Returns where a peer of the same host finds a region's bytes, and the block that they are in: see
+    /// [`Span::place`].
     pub fn place(&self, key: u32) -> Option<(Arc<Block>, Place)> {
         let entries = self.entries.read(0);
         let (_, region) = entries.region(key).ok()?;
@@ -144,7 +145,7 @@ impl Registry {
         DeviceMemory::new(length).inspect_err(|_| self.give_back(length))
     }
 
-    /// Device memory of so many bytes is no longer in use.
+    /// Counts device memory of `length` bytes as free again.
     pub fn give_back(&self, length: u64) {
         self.device_memory.fetch_sub(length, Ordering::AcqRel);
     }
@@ -274,8 +275,8 @@ impl Registry {
         Ok(())
     }
 
-    /// A queue pair is gone: frees the type 2 windows that only it served, so that no later queue pair
-    /// with its number does.
+    /// Frees the type 2 windows that a queue pair which is gone has served, so that no later queue pair with its number
+    /// serves them.
     pub fn release_queue_pair(&self, queue_pair: u32) {
         let mut entries = self.entries.change();
         if entries.windows == 0 {

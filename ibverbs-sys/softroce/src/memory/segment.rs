@@ -89,12 +89,12 @@ impl Segment {
         self.start.as_ptr().expose_provenance()
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(super) fn length(&self) -> usize {
         self.length
     }
 
-    /// Where it is in the file.
+    /// Returns where the segment is in the file.
     pub(super) fn place(&self) -> Range<u64> {
         self.offset..self.offset + self.length as u64
     }

@@ -96,7 +96,7 @@ impl Span {
         })
     }
 
-    /// Memory that is none.
+    /// Makes a span without memory.
     pub fn null() -> Self {
         Self {
             address: 0,
@@ -110,7 +110,7 @@ impl Span {
         self.address
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }

@@ -36,7 +36,7 @@ impl<'a> View<'a> {
         self.queue_pair
     }
 
-    /// Memory that this side names.
+    /// Finds memory that this side names.
     #[inline]
     pub(super) fn local<'e>(
         &self,
@@ -50,7 +50,7 @@ impl<'a> View<'a> {
         found.ok()
     }
 
-    /// Memory that a peer names.
+    /// Finds memory that a peer names.
     #[inline]
     pub(super) fn remote<'e>(
         &self,

@@ -248,7 +248,7 @@ impl Network {
         own.map(|endpoint| endpoint.socket.local()).collect()
     }
 
-    /// Where packets to a queue pair go.
+    /// Returns the address that packets to a queue pair go to.
     pub(crate) fn address(&self, path: &Path, queue_pair: u32) -> Option<SocketAddr> {
         Some(self.way(path, queue_pair)?.to)
     }
@@ -272,7 +272,7 @@ impl Network {
         self.capture.is_some()
     }
 
-    /// Which way a packet to a queue pair goes.
+    /// Returns the way of packets to a queue pair.
     pub(super) fn way(&self, path: &Path, queue_pair: u32) -> Option<route::Way> {
         let gid = self.gids.get(usize::from(path.source))?;
         let local = self.own.get(gid.endpoint)?.socket.local();

@@ -72,7 +72,7 @@ pub trait Peer<H> {
     /// Takes a part, and says at once what becomes of it. `host` is that of the side that sends.
     fn take(&mut self, part: &Part<'_>, host: &mut H) -> Answer;
 
-    /// Bytes that it takes at once, about.
+    /// Returns about how many bytes the peer takes at once.
     fn most(&self) -> u32 {
         MOST
     }

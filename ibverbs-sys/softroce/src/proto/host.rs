@@ -274,15 +274,15 @@ pub trait Host: Memory {
     /// Returns whether the XRC shared receive queue exists and is of the queue pair's domain.
     fn has_xrc_srq(&self, number: u32) -> bool;
 
-    /// A send request ended.
+    /// Completes a send request.
     fn complete_send(&mut self, completion: Completion);
 
-    /// A receive request ended; of an XRC target, one of the shared queue `xrc_srq`.
+    /// Completes a receive request; for an XRC target, one of the shared queue `xrc_srq`.
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
 
-    /// Something happened to the queue pair.
+    /// Raises an event of the queue pair.
     fn raise(&mut self, event: Event);
 
-    /// Something happened that is counted.
+    /// Adds to a counter.
     fn count(&mut self, counter: Counter, by: u64);
 }

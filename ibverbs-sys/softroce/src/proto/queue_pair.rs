@@ -175,7 +175,7 @@ impl QueuePair {
         self.endpoint.state == State::ReadyToSend && self.requester.may_wait(&self.endpoint)
     }
 
-    /// The peer is known to be gone: requests that wait for it end as soon as their attributes allow.
+    /// Notes that the peer is gone: requests that wait for it end as soon as their attributes allow.
     pub fn peer_is_gone(&mut self) {
         self.requester.peer_is_gone();
     }
@@ -348,7 +348,7 @@ impl QueuePair {
         }
     }
 
-    /// The peer has made room, if perhaps for others: [`expect_room`](Self::expect_room) begins anew.
+    /// Notes that the peer has made room, if perhaps for others: [`expect_room`](Self::expect_room) begins anew.
     pub fn room_came(&mut self) {
         self.requester.room_came();
     }

@@ -102,7 +102,7 @@ impl Machine {
         regions.iter().map(|region| region.bytes.clone()).collect()
     }
 
-    /// Bytes `offset` and following of a region, as its owner names them.
+    /// Returns the bytes of a region from `offset` on, as its owner names them.
     pub(crate) fn segment(&self, key: u32, offset: u64, length: u32) -> Segment {
         Segment {
             address: BASE * u64::from(key) + offset,
@@ -111,7 +111,7 @@ impl Machine {
         }
     }
 
-    /// Byte `offset` of a region, as a peer names it.
+    /// Returns the byte `offset` of a region, as a peer names it.
     pub(crate) fn remote(&self, key: u32, offset: u64) -> Remote {
         Remote {
             address: BASE * u64::from(key) + offset,
@@ -460,7 +460,7 @@ pub(crate) fn send() -> SendOperation {
     }
 }
 
-/// Bytes of which no two parts are the same.
+/// Returns bytes of which no two parts are the same.
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
     (0..length as u32)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
@@ -541,7 +541,7 @@ impl Node {
 }
 
 impl Pair {
-    /// Two nodes, 1 and 2, that are ready to send.
+    /// Makes two nodes, 1 and 2, that are ready to send.
     pub(crate) fn new(service: Service) -> Self {
         Self::of(
             Node::ready_to_send(1, service),

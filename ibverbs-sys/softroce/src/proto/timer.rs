@@ -40,12 +40,12 @@ impl Pacer {
         true
     }
 
-    /// No packet waits any more.
+    /// Notes that no packet waits any more.
     pub(super) fn forget(&mut self) {
         self.paused = false;
     }
 
-    /// When the next burst begins, if a packet waits for it.
+    /// Returns when the next burst begins, if a packet waits for it.
     pub(super) fn again(&self) -> Option<Time> {
         self.paused.then_some(self.again)
     }

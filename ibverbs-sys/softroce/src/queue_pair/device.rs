@@ -47,7 +47,7 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Adds to a counter.
     fn count(&self, counter: Counter, by: u64);
 
-    /// For one who counts often.
+    /// Makes counters for an owner that counts often.
     fn tally(&self) -> Tally;
 
     /// Returns whether messages to queue pairs of this NIC go without packets now.

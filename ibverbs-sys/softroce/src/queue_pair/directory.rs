@@ -178,7 +178,7 @@ impl Order {
     }
 }
 
-/// Key of a queue pair in the directory.
+/// Returns the key of a queue pair in the directory.
 fn key(number: u32) -> u32 {
     number::record(number) as u32
 }

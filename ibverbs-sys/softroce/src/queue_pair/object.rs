@@ -146,7 +146,7 @@ impl QueuePair {
         self.inner.lock().transport.state()
     }
 
-    /// The way to the queue pair that it is connected to, and that one's number.
+    /// Returns the path to the connected queue pair, and its number.
     pub(crate) fn peer(&self) -> Option<(Path, u32)> {
         self.peer_of(&self.inner.lock())
     }
@@ -284,7 +284,8 @@ impl QueuePair {
         inner.transport.next_timeout()
     }
 
-    /// There is room in the peer's ring for some of those who waited, if perhaps not for this one; or the peer is gone.
+    /// Notes that there is room in the peer's ring for some of the waiting queue pairs, if perhaps not for this one, or
+    /// that the peer is gone.
     pub(crate) fn room_came(&self) {
         let mut inner = self.inner.lock();
         if (inner.partner.as_ref()).is_some_and(|partner| !partner.link.is_dead()) {
@@ -335,7 +336,7 @@ impl QueuePair {
         self.inner.lock().transport.owes()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
+    /// Returns when [`handle_timeout`](Self::handle_timeout) has something to do next.
     pub fn next_timeout(&self) -> Option<Time> {
         self.inner.lock().transport.next_timeout()
     }
@@ -361,7 +362,7 @@ impl QueuePair {
         }
     }
 
-    /// Another open device knows it now; not if it is on its way out.
+    /// Notes that another open device knows the queue pair. Returns `false` if the queue pair is being destroyed.
     pub(crate) fn open(&self, handle: Handle) -> bool {
         self.handles.add(handle)
     }
@@ -484,7 +485,8 @@ impl QueuePair {
         }
     }
 
-    /// A request whose completion is lost cannot be told of: the queue pair has failed (IBTA 11.6.3.2).
+    /// Fails the queue pair if a completion found no room, because its request cannot be reported any more (IBTA
+    /// 11.6.3.2).
     pub(super) fn fail_if_overrun(
         &self,
         transport: &mut proto::QueuePair,

@@ -320,7 +320,7 @@ impl Opcode {
         matches!(self.operation, Operation::AtomicAcknowledge)
     }
 
-    /// Immediate data follows.
+    /// Returns whether immediate data follows.
     pub const fn has_immediate(self) -> bool {
         use Operation as O;
         matches!(
@@ -340,12 +340,12 @@ impl Opcode {
         )
     }
 
-    /// Bytes of a message may follow the headers: of sends, writes and read responses.
+    /// Returns whether bytes of a message may follow the headers: in sends, writes and read responses.
     pub const fn has_payload(self) -> bool {
         self.is_send() || self.is_write() || self.is_read_response()
     }
 
-    /// Bytes of all headers, BTH included: 12 to 44.
+    /// Returns the length of all headers in bytes, BTH included: 12 to 44.
     pub const fn header_len(self) -> usize {
         let mut len = 12;
         if self.has_xrc_srq() {

@@ -28,7 +28,7 @@ pub(in crate::net) fn goes_in_pages(mtu: usize) -> bool {
     mtu >= LARGE
 }
 
-/// Packets that have the same shipment as one message; `segment` is the size of the first datagram.
+/// Makes one message of packets with the same shipment; `segment` is the size of the first datagram.
 fn burst<'a>(
     shipment: Shipment,
     payloads: &'a [IoSlice<'a>],

@@ -227,7 +227,7 @@ impl Socket {
         self.segments.load(Ordering::Relaxed)
     }
 
-    /// No more of them.
+    /// Stops sending bursts of more than one datagram, and segment sizes.
     pub(crate) fn stop_segments(&self) {
         self.segments.store(false, Ordering::Relaxed);
     }

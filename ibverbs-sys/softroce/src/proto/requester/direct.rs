@@ -106,7 +106,7 @@ impl Requester {
         self.moved(self.next);
     }
 
-    /// All before `limit` is answered, and nothing is on the way.
+    /// Notes that everything before `limit` is answered, and nothing is on the way.
     fn moved(&mut self, limit: Sequence) {
         self.sent = limit;
         self.unanswered = limit;

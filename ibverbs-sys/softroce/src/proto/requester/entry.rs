@@ -35,12 +35,13 @@ impl Entry {
         }
     }
 
-    /// A read: its response has as many packets as sequence numbers, and the request covers a run of them.
+    /// Returns whether the request is a read: its response has as many packets as sequence numbers, and the request
+    /// covers a run of them.
     pub(super) fn is_read(&self) -> bool {
         matches!(self.request.operation, SendOperation::Read { .. })
     }
 
-    /// A read or an atomic: only data answers it.
+    /// Returns whether the request is a read or an atomic: only data answers it.
     pub(super) fn awaits_data(&self) -> bool {
         matches!(
             self.request.operation,

@@ -101,7 +101,7 @@ struct Cursor {
 }
 
 impl Requester {
-    /// A requester whose first packet has the number `sequence`.
+    /// Makes a requester whose first packet has the number `sequence`.
     pub(super) fn new(sequence: Sequence, attributes: &Attributes) -> Self {
         let window = Window::new(attributes.window);
         Self {
@@ -169,7 +169,7 @@ impl Requester {
         self.next
     }
 
-    /// Nothing is started that is not complete.
+    /// Returns whether all requests that were started are complete.
     pub(super) fn is_drained(&self) -> bool {
         self.queue
             .front()
@@ -386,7 +386,7 @@ impl Requester {
         sequence.distance(self.unanswered) >= 0 && sequence.distance(self.sent) < 0
     }
 
-    /// The number of the packet that goes next.
+    /// Returns the number of the packet that goes next.
     fn position(&self) -> Sequence {
         match self
             .queue
@@ -502,7 +502,7 @@ impl Cursor {
     }
 }
 
-/// The first of two times.
+/// Returns the earlier of two times.
 pub(super) fn sooner(one: Option<Time>, other: Option<Time>) -> Option<Time> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),

@@ -6,7 +6,7 @@ use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, State, Time};
 
 impl Requester {
-    /// When [`handle_timeout`](Self::handle_timeout) or another packet is due.
+    /// Returns when [`handle_timeout`](Self::handle_timeout) or another packet is due.
     #[inline]
     pub(in crate::proto) fn next_timeout(&self) -> Option<Time> {
         let paused = if self.queue.is_empty() {
@@ -48,7 +48,8 @@ impl Requester {
         Ok(())
     }
 
-    /// A packet goes. Its answer is due by that of an earlier one, if one is waited for.
+    /// Sets the time by which a packet that goes now must be answered, unless an earlier packet is waiting for an
+    /// answer: then the answer is due by that one's time.
     #[inline]
     pub(super) fn expect_answer(&mut self, now: impl FnOnce() -> Time, endpoint: &Endpoint) {
         if self.answer_by.is_none() {

@@ -22,7 +22,7 @@ struct Gap {
 }
 
 impl Skips {
-    /// `count` numbers from `first` on were used.
+    /// Notes that `count` numbers from `first` on were used.
     pub(super) fn extend(&mut self, first: Sequence, count: u32) {
         let before = self.gap.filter(|gap| gap.end == first);
         self.gap = Some(Gap {

@@ -114,7 +114,7 @@ impl Responder {
         Ok(())
     }
 
-    /// The part was executed.
+    /// Notes that the part was executed.
     fn done(&mut self, part: &Part<'_>) {
         self.expected = self.expected + part.packets;
         self.message_sequence += u32::from(part.ends);

@@ -73,7 +73,7 @@ pub(super) enum Progress {
 }
 
 impl Message {
-    /// Some of it came, and more has to.
+    /// Returns whether a part of the message came, and more of it must come.
     pub(super) fn is_under_way(&self) -> bool {
         !matches!(self.progress, Progress::None)
     }
@@ -363,7 +363,7 @@ impl Receive {
     }
 }
 
-/// Where a write goes, if the peer may write there.
+/// Returns the place of a write, if the peer may write there.
 fn announced(
     endpoint: &Endpoint,
     packet: &Packet<'_>,

@@ -71,7 +71,7 @@ pub(super) struct End {
 }
 
 impl Responder {
-    /// A responder that expects the packet `sequence` first.
+    /// Makes a responder that expects the packet `sequence` first.
     pub(super) fn new(sequence: Sequence) -> Self {
         Self {
             expected: sequence,
@@ -83,7 +83,7 @@ impl Responder {
         self.expected
     }
 
-    /// The peer used `length` numbers before `end` for what it did by itself.
+    /// Notes that the peer used `length` numbers before `end` for requests that it carried out by itself.
     pub(super) fn skip_to(&mut self, end: Sequence, length: u64) {
         /// Numbers that are surely before `end`, and not behind it by more than half of all.
         const NEAR: u64 = 1 << 22;
@@ -168,7 +168,7 @@ impl Responder {
         true
     }
 
-    /// A packet came, and the one that is expected did not.
+    /// Notes that a packet came behind a missing one.
     fn miss(&mut self, host: &mut impl Host) {
         host.count(Counter::OutOfSequenceRequest, 1);
         if !self.refused {
@@ -328,22 +328,23 @@ impl Responder {
         });
     }
 
-    /// An acknowledgement is to go.
+    /// Returns whether an acknowledgement is to go.
     pub(super) fn owes(&self) -> bool {
         self.acknowledge
     }
 
-    /// All that is to go is an acknowledgement of a message that the program was told of, and may be about to answer.
+    /// Returns whether only an acknowledgement is to go, of a message that the program was told of, and may be about to
+    /// answer.
     pub(super) fn is_patient(&self) -> bool {
         self.acknowledge && self.told && self.is_brief()
     }
 
-    /// The end, once all before it is answered.
+    /// Returns the end, once all requests before it are answered.
     pub(super) fn due_end(&self) -> Option<End> {
         self.end.filter(|_| self.resources.is_idle())
     }
 
-    /// Why the peer's request is the end, which is told without a packet.
+    /// Takes the reason of the end, to tell the peer without a packet.
     pub(super) fn told_end(&mut self) -> Option<Nak> {
         self.farewell.take().map(|(nak, _)| nak)
     }
@@ -525,7 +526,7 @@ impl Responder {
         }
     }
 
-    /// The next packet of a response went, with the number `sequence`.
+    /// Notes that the next packet of a response went, with the number `sequence`.
     fn answered(&mut self, sequence: Sequence) {
         self.resources.advance();
         // The last of what was executed acknowledges all before it.

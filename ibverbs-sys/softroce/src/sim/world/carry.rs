@@ -53,7 +53,7 @@ impl World<'_> {
         self.answer_after(place, self.batch);
     }
 
-    /// A brief came.
+    /// Delivers a brief.
     pub(super) fn hear(&mut self, node: usize, words: &[u64; 7]) {
         let mut room = [0; SHORT];
         let Some(brief) = brief::decode(words, &mut room) else {

@@ -33,17 +33,16 @@
 //! | [`QueuePair::scope`] | borrowed, for as long as the scope | a slot, and a wait at the end |
 //! | [`QueuePair::post_send_raw`] and its kin, `unsafe` | what the pointers say | none |
 //!
-//! All three take batches, and either of verbs' posting functions. What verbs have and where each
-//! part of it is shown to work is told in the book's table of capabilities.
-//!
 //! All three take batches, and either of verbs' posting functions. The book's table of capabilities
 //! lists everything that verbs have, and where each part of it is shown to work.
 //!
-//! It knows no runtime, spawns no thread and waits for nothing but where a method says so, such as
-//! [`CompletionChannel::wait`], [`AsyncEvents::wait`] and the blocking half of [`cm`].
+//! # What it does not do
 //!
-//! This crate knows no runtime and spawns no thread. It waits only where a method says so, such as
-//! [`CompletionChannel::wait`], [`AsyncEvents::wait`] and the blocking half of [`cm`].
+//! This crate knows no runtime and spawns no thread. Its methods wait only where their documentation
+//! says so, such as [`CompletionChannel::wait`], [`AsyncEvents::wait`] and the blocking half of
+//! [`cm`].
+//!
+//! # Example
 //!
 //! Two queue pairs of one process, and eight bytes from one to the other:
 //!

@@ -8,12 +8,11 @@ use crate::error::{Error, Result};
 use crate::ffi::{AddressHandleOwner, ContextHandle};
 use crate::protection_domain::ProtectionDomain;
 
+/// The path to a port, prepared for the device: the destination of a datagram.
+///
 /// Clones are the same handle. The handle is destroyed with the last clone, and a request that
 /// names it keeps one until it has completed. Address handles are `Send` and `Sync`: they never
 /// change.
-///
-/// Clones are the same handle. It is destroyed with the last of them, and a request that names it
-/// keeps one until it has completed. It is `Send` and `Sync`: nothing about it changes.
 #[doc(alias = "ibv_ah")]
 #[derive(Debug, Clone)]
 pub struct AddressHandle {

@@ -36,16 +36,14 @@ pub(super) struct Ring<T: Send + 'static> {
     mask: usize,
     /// The requests that have not been retired.
     order: Sequence,
+    /// The requests that were staged: from the first number to before the second.
+    ///
     /// The range begins at the tail of the order while a batch is being made, and is empty after
     /// the batch was posted or dropped. The requests of a batch that was forgotten stay until the
     /// next batch begins.
-    ///
-    /// They begin at the tail of the order while a batch is being made, and after it was posted or
+    staged: (u64, u64),
     /// Number of requests that can still be staged in the usual way: their slots are empty, and
     /// their ids follow each other.
-    staged: (u64, u64),
-    /// So many more can be staged in the usual way: their slots are empty, and their ids follow each
-    /// other.
     usual_staging: u64,
     /// Requests that were taken before older ones that are still in flight.
     gaps: usize,

@@ -99,7 +99,7 @@ impl<'a, T: Send + 'static> ConcurrentReceiveBatch<'a, T> {
     ///
     /// # Errors
     ///
-    /// The errors of [`ConcurrentReceiveQueue::post`](super::ConcurrentReceiveQueue::post), but for the
+    /// The errors of [`ConcurrentReceiveQueue::post`](super::ConcurrentReceiveQueue::post), except the
     /// verb's, and [`Error::QueueFull`](crate::Error::QueueFull) when the batch is.
     #[inline]
     pub fn push(&mut self, memory: T) -> Result<(), PostError<T>>

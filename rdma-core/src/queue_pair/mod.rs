@@ -21,9 +21,6 @@
 //!
 //! # Threads
 //!
-//! Every type here is `Send`, but for what one thread begins and ends: a request of a [`Scope`], a
-//! [`RawSession`]. Verbs are thread-safe on a queue pair, so the queue pairs are `Sync`
-//! too, and clones of a [`QueuePair`] are the same one. What one owner alone can use says so by
 //! Every type here is `Send`, except types for work that one thread begins and ends: a request of a
 //! [`Scope`], a [`RawSession`]. Verbs are thread-safe on a queue pair, so the queue pairs are
 //! `Sync` too, and clones of a [`QueuePair`] are the same queue pair. Methods that need a single

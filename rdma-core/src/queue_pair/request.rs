@@ -57,8 +57,6 @@ const NOWHERE: RemoteMemory = RemoteMemory {
 /// | [`atomic_write`](SendRequest::atomic_write), [`flush`](SendRequest::flush) | RC, XRC made for them |
 /// | [`segmented`](Self::segmented) | UD, raw packet |
 ///
-/// On queue pairs [made for them](super::QueuePairBuilder::extended_posting) the functions `ibv_wr_*`
-/// post it, unless it has several elements: their lists are wrong in some drivers, so
 /// On queue pairs [made for them](super::QueuePairBuilder::extended_posting) the functions
 /// `ibv_wr_*` post the request, unless it has several elements: their lists are wrong in some
 /// drivers, so `ibv_post_send`, which such queue pairs have too, posts requests with lists.

@@ -52,7 +52,7 @@ const COUNT: u64 = 2000;
 /// Greatest average number of polls per request that find nothing.
 const IN_VAIN: f64 = 0.02;
 
-/// Maximum number of tries for a run without more such polls.
+/// Maximum number of tries to get a run with no more such polls.
 const TRIES: usize = 10;
 
 /// Time limit of a run.

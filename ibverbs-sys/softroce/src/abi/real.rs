@@ -1,4 +1,4 @@
-//! The real library. It stays in use for the devices of other drivers, and for the functions that have nothing to do
+//! The real library, which stays in use for the devices of other drivers, and for the functions that have nothing to do
 //! with a device.
 //!
 //! The library is opened by its name: `RTLD_NEXT` finds nothing where the linker dropped the library as unneeded, and

@@ -72,7 +72,6 @@ pub(crate) unsafe fn copy_words(from: usize, to: usize, length: usize) -> bool {
     })
 }
 
-/// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns what it was.
 /// Stores `swap` in the word at `address` if that is `compare`, as one operation. Returns the word from before.
 ///
 /// # Safety

@@ -47,7 +47,7 @@ pub(crate) unsafe fn is_inherited(context: *const ibv_context) -> bool {
     IS_CHILD.load(Ordering::Relaxed) && unsafe { (*context).device == device::of_parent() }
 }
 
-/// Set in a child that was forked while the device was open. It is tested first, as it is in memory that is never
+/// Set in a child that was forked while the device was open. This flag is tested first, as it is in memory that is never
 /// written.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 

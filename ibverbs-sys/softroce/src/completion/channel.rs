@@ -11,7 +11,7 @@ use crate::context::{Element, EventQueue, Shared, Usage};
 use crate::descriptor::Descriptor;
 use crate::same_host::Bell;
 
-/// A completion channel: `ibv_comp_channel`. It names the completion queues that have something new.
+/// A completion channel: `ibv_comp_channel`. Its events name the completion queues that have something new.
 #[derive(Debug)]
 pub struct CompletionChannel {
     events: EventQueue<Arc<Element>, Waking>,

@@ -80,7 +80,7 @@ pub(crate) enum Look {
     },
 }
 
-/// The engine's thread, as others see it. It ends when this, or the device, is dropped.
+/// The engine's thread, as other threads see it. The thread ends when this handle, or the device, is dropped.
 #[derive(Debug)]
 pub(crate) struct Engine {
     shared: Arc<Shared>,

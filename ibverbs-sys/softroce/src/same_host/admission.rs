@@ -14,14 +14,11 @@
 //! Processes of other users are refused when they are accepted: nothing that they say is received. What exceeds a rate is
 //! not refused but waits: in the listener's backlog, or with its first message unread.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvFlags, recv};
-use rustix::process::{Pid, Resource, getrlimit};
+use rustix::process::{Resource, getrlimit};
 
-use super::directory::Welcomed;
 use crate::descriptor::Descriptor;
 
 /// Time that a peer has for its part of a handshake. The peer's engine answers, which takes microseconds; half a second
@@ -69,49 +66,6 @@ pub(super) const BURST: u32 = 16;
 /// memory are tried again after this time.
 pub(super) const ACCEPT_COOLDOWN: Duration = Duration::from_millis(10);
 
-/// A connection without a finished handshake.
-pub(super) struct Guest {
-    pub(super) socket: Descriptor,
-    /// The process that connected, of this process's user.
-    pub(super) process: Pid,
-    pub(super) since: Instant,
-    /// Set when the first message has come and has not been received.
-    pub(super) has_letter: bool,
-    /// State after the answer to the first message, until the peer's last message.
-    pub(super) welcomed: Option<Welcomed>,
-}
-
-/// What can be received from a pending connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pending {
-    Nothing,
-    Letter,
-    End,
-}
-
-impl Guest {
-    /// Returns the time at which the handshake is given up.
-    pub(super) fn deadline(&self) -> Instant {
-        self.since + HANDSHAKE_TIMEOUT
-    }
-
-    /// Returns whether it has connected and has not said anything.
-    pub(super) fn is_silent(&self) -> bool {
-        self.welcomed.is_none() && !self.has_letter
-    }
-
-    /// Returns what can be received, without receiving it or any descriptor.
-    pub(super) fn pending(&self) -> Pending {
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
-            Ok(0) => Pending::End,
-            Ok(_) => Pending::Letter,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Pending::Nothing,
-            Err(_) => Pending::End,
-        }
-    }
-}
-
 /// A limit on how often something is done: at most `per_second` times in the long run, and [`BURST`] times at once.
 #[derive(Debug)]
 pub(super) struct RateLimit {
@@ -150,11 +104,6 @@ impl RateLimit {
 pub(super) fn is_short_of_descriptors(newest: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u64::try_from(newest.as_raw_fd()).is_ok_and(|number| number >= limit / 4 * 3)
-}
-
-/// Returns whether an error of `accept` says that no connection is waiting.
-pub(super) fn is_drained(error: rustix::io::Errno) -> bool {
-    io::Error::from(error).kind() == io::ErrorKind::WouldBlock
 }
 
 #[cfg(all(test, not(loom)))]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::epoch::{Lanes, Occupied};
 use super::process;
@@ -40,6 +40,13 @@ pub(super) struct Process {
     pub(super) socket: Descriptor,
     /// The process itself. None: the system cannot tell.
     pub(super) handle: Option<Descriptor>,
+}
+
+impl Process {
+    /// Opens a process, as a descriptor that is readable when the process has ended. Returns `None` if the system cannot.
+    pub(super) fn open_handle(number: Pid) -> Option<Descriptor> {
+        Descriptor::open(|| pidfd_open(number, PidfdFlags::empty())).ok()
+    }
 }
 
 /// A peer that may copy from and to memory of this process.

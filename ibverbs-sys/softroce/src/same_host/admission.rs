@@ -30,7 +30,8 @@ pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 pub(super) const RETRY_COOLDOWN: Duration = Duration::from_secs(1);
 
 /// Maximum connections without a finished handshake, and the length of the kernel's queue of connections that were not
-/// accepted. The limit exceeds the number of processes that usually start at the same moment. Each connection holds one descriptor.
+/// accepted. The limit exceeds the number of processes that usually start at the same moment. Each connection holds one
+/// descriptor.
 pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 
 /// Maximum connections of a single process without a finished handshake. A process needs one connection for each of its threads
@@ -38,8 +39,8 @@ pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 
 /// Maximum pending handshakes that were answered. Each holds eight descriptors and two mappings; 16 of them stay far below the
-/// usual limit of 1024 descriptors. A handshake is in this state for a single round trip. So the oldest handshake is given up to
-/// make room: at [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
+/// usual limit of 1024 descriptors. A handshake is in this state for a single round trip. So the oldest handshake is given up
+/// to make room: at [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
 pub(super) const MAX_WELCOMED: usize = 16;
 
 /// Maximum links of this process. The limit exceeds the number of processes that one host usually runs. Each link holds eight
@@ -51,12 +52,13 @@ pub(super) const MAX_LINKS: usize = 1024;
 pub(super) const MAX_LINKS_PER_PROCESS: usize = 2;
 
 /// Maximum connections that are accepted per second. To accept and refuse a connection takes less than 20 us, so a flood of
-/// connections takes less than 2 % of a processor's time. A full kernel queue of [`MAX_PENDING_HANDSHAKES`] is accepted in 64 ms.
+/// connections takes less than 2 % of a processor's time. A full kernel queue of [`MAX_PENDING_HANDSHAKES`] connections is
+/// accepted in 64 ms.
 pub(super) const CONNECTIONS_PER_SECOND: u32 = 1000;
 
 /// Maximum handshakes that are answered per second. To answer a handshake takes less than 400 us, mostly to map memory, so a
-/// flood of handshakes takes less than 10 % of a processor's time. [`MAX_PENDING_HANDSHAKES`] handshakes are answered in 256 ms,
-/// which is within the [`HANDSHAKE_TIMEOUT`] of the last one.
+/// flood of handshakes takes less than 10 % of a processor's time. [`MAX_PENDING_HANDSHAKES`] handshakes are answered in
+/// 256 ms, which is within the [`HANDSHAKE_TIMEOUT`] of the last one.
 pub(super) const HANDSHAKES_PER_SECOND: u32 = 250;
 
 /// Maximum connections, or handshakes, that are not delayed after a pause, such as those of processes that start at the same

@@ -509,8 +509,9 @@ impl Link {
         Sleep(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// Maps the part of the peer's arena that contains a range of bytes, unless it is mapped. Returns the mapping and the offset
-    /// of the range in the mapping. Returns `None` if the range is not inside the part, or if the limit of mappings is reached.
+    /// Maps the part of the peer's arena that contains a range of bytes, unless it is mapped. Returns the mapping and the
+    /// offset of the range in the mapping. Returns `None` if the range is not inside the part, or if the limit of mappings is
+    /// reached.
     pub(super) fn map(
         &self,
         place: &FilePlace,

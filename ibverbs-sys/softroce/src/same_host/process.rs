@@ -3,9 +3,9 @@
 //! # Why memory is addressed by a thread ID
 //! At each call, the kernel finds the memory by an ID. A process keeps its process ID when it calls `exec`. A write that uses
 //! the process ID at that moment goes to the memory of the new program. Therefore each call here uses the ID of the thread of
-//! the peer's engine. `exec` ends all threads but the calling one before the new program's memory exists, and the calling thread
-//! then has the process ID. The engine never calls `exec`. So while the engine's thread exists, its memory is that of the
-//! program that performed the handshake; after that, the kernel finds no memory (`ESRCH`).
+//! the peer's engine. `exec` ends all threads but the calling one before the new program's memory exists, and the calling
+//! thread then has the process ID. The engine never calls `exec`. So while the engine's thread exists, its memory is that of
+//! the program that performed the handshake; after that, the kernel finds no memory (`ESRCH`).
 //!
 //! Alternatives that are not used:
 //! - `/proc/PID/mem`: a file that was opened before `exec` stays with the memory of the earlier program. But the kernel copies
@@ -41,8 +41,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Splits the range before its last aligned word. Returns the parts and their number: two, or one if the range is not longer
-    /// than a word. The kernel writes the parts in order, so a program that waits for the last byte then finds all others.
+    /// Splits the range before its last aligned word. Returns the parts and their number: two, or one if the range is not
+    /// longer than a word. The kernel writes the parts in order, so a program that waits for the last byte then finds all others.
     fn with_tail(self) -> ([Self; 2], usize) {
         const WORD: usize = size_of::<u64>();
         if self.length <= WORD {
@@ -108,8 +108,8 @@ pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<us
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let (from, to) = ([from.vector()], vectors(to));
-    // SAFETY: both pointers are to vectors of the lengths given. The kernel checks all addresses of the other process, and writes
-    // to writable pieces of this process only. The creator of each piece guarantees that its memory may be written.
+    // SAFETY: both pointers are to vectors of the lengths given. The kernel checks all addresses of the other process, and
+    // writes to writable pieces of this process only. The creator of each piece guarantees that its memory may be written.
     let copied = unsafe {
         libc::process_vm_readv(
             process.as_raw_pid(),

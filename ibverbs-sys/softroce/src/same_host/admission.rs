@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
-//! Limits on what other processes of the host can cost this one by handshakes.
+//! Limits on the resources that other processes of the host can take from this one by handshakes.
 //!
-//! Whoever is in the same network namespace can connect to a process's listener, and a process of the same user can go
-//! through the whole handshake as often as it likes. So there is a bound for each thing that this takes:
+//! Every process in the same network namespace can connect to this process's listeners, and a process of the same user can
+//! perform the whole handshake as often as it likes. So each resource that a handshake takes has a limit:
 //!
 //! | resource | bounded by |
 //! |---|---|
@@ -11,112 +11,69 @@
 //! | memory and descriptors of unfinished handshakes | [`MAX_WELCOMED`] |
 //! | memory and descriptors of links | [`MAX_LINKS`], [`MAX_LINKS_PER_PROCESS`], [`is_short_of_descriptors`] |
 //!
-//! Processes of other users are refused when they are accepted: nothing that they say is received. What exceeds a rate is
-//! not refused but waits: in the listener's backlog, or with its first message unread.
+//! Connections of other users are closed when they are accepted: no message of such a process is received. A connection that
+//! exceeds a rate is not refused but waits: in the listener's queue, or with its first message unread.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvFlags, recv};
-use rustix::process::{Pid, Resource, getrlimit};
+use rustix::process::{Resource, getrlimit};
 
-use super::directory::Welcomed;
 use crate::descriptor::Descriptor;
 
-/// Time that a peer has for its part of a handshake. The peer's engine answers, which takes microseconds; half a second
-/// is enough where that thread has to wait for a processor, and short enough for a program that waits in a verb.
+/// Time that a peer has for its part of a handshake. The peer's engine answers within microseconds if it runs. Half a second is
+/// enough if that thread has to wait for a processor, and short enough for a program that waits in a verb.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Time for which a peer that refused, or did not answer, is not asked again: so that programs that connect often to such
-/// a peer seldom wait for [`HANDSHAKE_TIMEOUT`].
+/// Time for which a peer that refused or did not answer is not asked again. A program that often connects to such a peer
+/// thus seldom waits for [`HANDSHAKE_TIMEOUT`].
 pub(super) const RETRY_COOLDOWN: Duration = Duration::from_secs(1);
 
-/// Connections without a finished handshake, and the length of the kernel's queue of those that were not accepted: more
-/// processes than usually start at the same moment. Each holds one descriptor.
+/// Maximum connections without a finished handshake, and the length of the kernel's queue of connections that were not
+/// accepted. The limit exceeds the number of processes that usually start at the same moment. Each connection holds one
+/// descriptor.
 pub(super) const MAX_PENDING_HANDSHAKES: usize = 64;
 
-/// The same of a single process, which needs one for each of its threads that look for different addresses of this
-/// process at the same time.
+/// Maximum connections of a single process without a finished handshake. A process needs one connection for each of its threads
+/// that look up different addresses of this process at the same time.
 pub(super) const MAX_PENDING_PER_PROCESS: usize = 4;
 
-/// Pending handshakes that were answered. Each holds eight descriptors and two mappings; 16 of them stay far below the
-/// usual limit of 1024 descriptors. A peer needs this state for a round trip only, so the oldest one makes room: at
-/// [`HANDSHAKES_PER_SECOND`] it has had 64 ms.
+/// Maximum pending handshakes that were answered. Each holds eight descriptors and two mappings; 16 of them stay far below the
+/// usual limit of 1024 descriptors. A handshake is in this state for a single round trip. So the oldest handshake is given up
+/// to make room: at [`HANDSHAKES_PER_SECOND`], its peer has had 64 ms.
 pub(super) const MAX_WELCOMED: usize = 16;
 
-/// Links of this process: more than processes that one host usually runs. Each holds eight descriptors and 1.3 MiB.
+/// Maximum links of this process. The limit exceeds the number of processes that one host usually runs. Each link holds eight
+/// descriptors and 1.3 MiB.
 pub(super) const MAX_LINKS: usize = 1024;
 
-/// Links with a single process, which needs one; another one takes its place while the end of the first is not known to
-/// both.
+/// Maximum links with a single process. A process needs one link, and a second one to replace a link whose end is known to only
+/// one of the two processes.
 pub(super) const MAX_LINKS_PER_PROCESS: usize = 2;
 
-/// Connections that are accepted per second. To accept and refuse one takes less than 20 us, so a flood of them takes less
-/// than 2 % of a processor's time; and the kernel's queue of [`MAX_PENDING_HANDSHAKES`] passes in 64 ms.
+/// Maximum connections that are accepted per second. To accept and refuse a connection takes less than 20 us, so a flood of
+/// connections takes less than 2 % of a processor's time. A full kernel queue of [`MAX_PENDING_HANDSHAKES`] connections is
+/// accepted in 64 ms.
 pub(super) const CONNECTIONS_PER_SECOND: u32 = 1000;
 
-/// Handshakes that are answered per second. To answer one takes less than 400 us, most of it to map memory, so a flood of
-/// them takes less than 10 % of a processor's time; and [`MAX_PENDING_HANDSHAKES`] pass in 256 ms, within the
-/// [`HANDSHAKE_TIMEOUT`] of the last.
+/// Maximum handshakes that are answered per second. To answer a handshake takes less than 400 us, mostly to map memory, so a
+/// flood of handshakes takes less than 10 % of a processor's time. [`MAX_PENDING_HANDSHAKES`] handshakes are answered in
+/// 256 ms, which is within the [`HANDSHAKE_TIMEOUT`] of the last one.
 pub(super) const HANDSHAKES_PER_SECOND: u32 = 250;
 
-/// Connections, or handshakes, that are not delayed after a pause: processes that start at the same moment. The
-/// directory's lock is held for so many, which takes a few milliseconds.
+/// Maximum connections, or handshakes, that are not delayed after a pause, such as those of processes that start at the same
+/// moment. The directory's lock is held for a whole burst, which takes a few milliseconds.
 pub(super) const BURST: u32 = 16;
 
-/// Connections that were accepted at a time at which [`accept`](rustix::net::accept) failed for lack of descriptors or
-/// memory are tried again after this time.
+/// Time after which to accept connections again, when `accept` has failed for lack of descriptors or memory, or when no pending
+/// connection could make room.
 pub(super) const ACCEPT_COOLDOWN: Duration = Duration::from_millis(10);
 
-/// A connection without a finished handshake.
-pub(super) struct Guest {
-    pub(super) socket: Descriptor,
-    /// The process that connected, of this process's user.
-    pub(super) process: Pid,
-    pub(super) since: Instant,
-    /// Set when the first message has come and has not been received.
-    pub(super) has_letter: bool,
-    /// State after the answer to the first message, until the peer's last message.
-    pub(super) welcomed: Option<Welcomed>,
-}
-
-/// What can be received from a pending connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pending {
-    Nothing,
-    Letter,
-    End,
-}
-
-impl Guest {
-    /// Returns the time at which the handshake is given up.
-    pub(super) fn deadline(&self) -> Instant {
-        self.since + HANDSHAKE_TIMEOUT
-    }
-
-    /// Returns whether it has connected and has not said anything.
-    pub(super) fn is_silent(&self) -> bool {
-        self.welcomed.is_none() && !self.has_letter
-    }
-
-    /// Returns what can be received, without receiving it or any descriptor.
-    pub(super) fn pending(&self) -> Pending {
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
-            Ok(0) => Pending::End,
-            Ok(_) => Pending::Letter,
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Pending::Nothing,
-            Err(_) => Pending::End,
-        }
-    }
-}
-
-/// A limit on how often something is done: at most `per_second` times in the long run, and [`BURST`] times at once.
+/// A limit on the rate of an operation: `per_second` in the long run, and [`BURST`] operations at once.
 #[derive(Debug)]
 pub(super) struct RateLimit {
     interval: Duration,
-    /// When [`BURST`] are allowed at once again.
+    /// Time from which [`BURST`] operations are allowed at once.
     full_at: Instant,
 }
 
@@ -128,33 +85,28 @@ impl RateLimit {
         }
     }
 
-    /// Returns when the next one is allowed.
+    /// Returns the time from which the next operation is allowed.
     pub(super) fn ready_at(&self) -> Instant {
         let burst = self.interval * (BURST - 1);
         self.full_at.checked_sub(burst).unwrap_or(self.full_at)
     }
 
-    /// Returns whether another one is allowed now.
+    /// Returns whether an operation is allowed now.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
         self.ready_at() <= now
     }
 
-    /// Counts one that is done now.
+    /// Counts an operation that is done now.
     pub(super) fn count(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.interval;
     }
 }
 
-/// Returns whether a new descriptor shows that the program may soon need those that are left: the kernel gives the
-/// lowest free number, and a quarter of the numbers is left to the program.
+/// Returns whether the number of a new descriptor is in the last quarter of the numbers that this process may use. The kernel
+/// assigns the lowest free number, so the lower ones are in use; the last quarter is reserved for the program.
 pub(super) fn is_short_of_descriptors(newest: &Descriptor) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     u64::try_from(newest.as_raw_fd()).is_ok_and(|number| number >= limit / 4 * 3)
-}
-
-/// Returns whether an error of `accept` says that no connection is waiting.
-pub(super) fn is_drained(error: rustix::io::Errno) -> bool {
-    io::Error::from(error).kind() == io::ErrorKind::WouldBlock
 }
 
 #[cfg(all(test, not(loom)))]
@@ -177,7 +129,7 @@ mod tests {
         assert_eq!(allowed(start + Duration::from_millis(9)), 0);
         assert_eq!(allowed(start + Duration::from_millis(10)), 1);
         assert_eq!(allowed(start + Duration::from_millis(35)), 2);
-        // A long pause saves up one burst and no more.
+        // A long pause allows a single burst.
         assert_eq!(allowed(start + Duration::from_secs(60)), BURST);
     }
 

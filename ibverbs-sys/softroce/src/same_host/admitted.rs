@@ -1,15 +1,15 @@
 #![forbid(unsafe_code)]
-//! Peers that may copy from and to memory of this process.
+//! The list of peers that may copy from and to memory of this process.
 //!
-//! A thread that retracts a region, a window or a queue pair waits for the copies of all of these peers. Therefore each peer is
-//! added before it is told that it may copy, and removed when it certainly does not copy any more.
+//! A thread that retracts a region, a window or a queue pair waits for the copies of all these peers. Therefore each peer is
+//! added before it receives the permission to copy, and removed when it certainly does not copy any more.
 
 use super::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 
-/// All of them.
+/// The list of peers that may copy, each a `T`.
 #[derive(Debug)]
 pub(super) struct Admitted<T> {
-    /// Number of peers that were ever admitted.
+    /// Number of peers that were admitted in the lifetime of the list.
     count: AtomicU64,
     present: Mutex<Vec<T>>,
 }
@@ -22,16 +22,17 @@ impl<T: Clone> Admitted<T> {
         }
     }
 
-    /// Adds one, and then has it told that it may copy.
+    /// Adds a peer, and then calls `tell`, which sends the peer the permission to copy. Returns the result of `tell`.
     pub(super) fn admit<R>(&self, visitor: T, tell: impl FnOnce() -> R) -> R {
         lock(&self.present).push(visitor);
         self.count.fetch_add(1, Ordering::SeqCst);
         tell()
     }
 
-    /// All who may have seen what was there before. To be called after it was taken back.
+    /// Returns all peers that may copy from and to memory that the caller has retracted before this call.
     pub(super) fn all(&self) -> Vec<T> {
-        // Who is admitted later sees all that was taken back before this.
+        // This fence pairs with the update of `count` in `admit`. A peer that this thread does not find receives its permission
+        // later, and so sees that the memory was retracted.
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) == 0 {
             return Vec::new();
@@ -39,13 +40,13 @@ impl<T: Clone> Admitted<T> {
         lock(&self.present).clone()
     }
 
-    /// Returns the number of those that `is_counted` selects.
+    /// Returns the number of peers that `is_counted` selects.
     pub(super) fn count(&self, mut is_counted: impl FnMut(&T) -> bool) -> usize {
         let present = lock(&self.present);
         present.iter().filter(|visitor| is_counted(visitor)).count()
     }
 
-    /// Forgets those of which `stays` says so.
+    /// Removes all peers for which `stays` returns `false`.
     pub(super) fn retain(&self, stays: impl FnMut(&T) -> bool) {
         lock(&self.present).retain(stays);
     }
@@ -83,7 +84,7 @@ mod models {
         told: AtomicU64,
     }
 
-    /// A peer that is being admitted while something is taken back has finished its copy, or does not begin one.
+    /// A peer that is admitted while memory is being retracted has finished its copy, or does not begin a copy.
     #[test]
     fn who_is_admitted_meanwhile_is_waited_for() {
         loom::model(|| {
@@ -121,7 +122,7 @@ mod models {
                     thread::yield_now();
                 }
             }
-            // The model fails where this is not ordered behind the copy.
+            // The model fails if this access is not ordered after the peer's copy.
             world.memory.with_mut(|_| ());
             asker.join().unwrap();
             peer.join().unwrap();

@@ -1,5 +1,8 @@
 #![forbid(unsafe_code)]
-//! The way to another process of the same host.
+//! A link to another process of the same host.
+//!
+//! A link sends and receives packets and briefs by the shared memory of both processes, knows how to reach the peer's regions,
+//! and notices the end of the peer.
 
 use std::fmt;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -25,44 +28,49 @@ use crate::descriptor::{self, Descriptor};
 use crate::proto::{self, Brief, Counter};
 use crate::spin;
 
-/// What a peer says of itself, and what it hands over.
+/// Identity and resources of a peer, which the peer has handed over in the handshake.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// The slot of their port, which is in the numbers of its queue pairs. None: they may have any numbers.
+    /// The slot of the peer's UDP ports, which its queue pair numbers contain; `None` if the numbers may be any.
     pub(super) slot: Option<u8>,
-    /// The addresses of its sockets.
+    /// Addresses of the peer's UDP sockets.
     pub(super) addresses: Vec<SocketAddr>,
-    /// Its GID table.
+    /// GID table of the peer's device.
     pub(super) gids: Vec<Ipv6Addr>,
-    /// What the first slot of its table of regions is counted as in keys.
+    /// Number in keys of the first slot of the peer's table of regions.
     pub(super) key_base: u32,
+    /// Tables in which the peer publishes its regions and queue pairs.
     pub(super) tables: Tables,
+    /// File of the peer's memory for regions.
     pub(super) arena: Descriptor,
+    /// Eventfd that wakes the peer's engine.
     pub(super) bell: Descriptor,
-    /// Those of its program's threads.
+    /// Eventfds that wake threads of the peer's program.
     pub(super) channels: Vec<Descriptor>,
 }
 
-/// The way to another process of the same host: what both have mapped.
+/// A link to another process of the same host, which has mapped the same memory.
 pub struct Link {
     peer: Peer,
     visitor: Arc<Visitor>,
     side: Shared,
     inbound: spin::Mutex<Inbound>,
-    /// The slot that the next message comes in.
+    /// The number of the slot that the next message comes in. A copy of the receiver's, to be read without its lock.
     next: AtomicU32,
     pub(super) backlog: Backlog,
+    /// Set while a wakeup of the peer is deferred.
     owes_waking: AtomicBool,
+    /// Mapped parts of the peer's arena, by their offsets in its file.
     maps: RwLock<Vec<(Range<u64>, Arc<Map>)>>,
     is_dead: AtomicBool,
     start: Instant,
-    /// When the peer was last seen to be there, in nanoseconds after the start.
+    /// Time at which the peer was last known to exist, in nanoseconds after `start`.
     seen: AtomicU64,
     counters: Arc<Counters>,
     failures: Arc<Failures>,
 }
 
-/// Tells this process's engine of links that have failed.
+/// The notice to this process's engine that a link has failed.
 #[derive(Debug)]
 pub(super) struct Failures {
     /// The eventfd that wakes the engine.
@@ -78,30 +86,31 @@ impl Failures {
         })
     }
 
-    /// Returns whether a link has failed since this was asked last.
+    /// Returns whether a link has failed since the previous call.
     pub(super) fn take(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed) && self.has_failed.swap(false, Ordering::Acquire)
     }
 
-    fn tell(&self) {
+    /// Wakes the engine, which then removes the link.
+    fn notify(&self) {
         self.has_failed.store(true, Ordering::Release);
         descriptor::count_up(self.bell.as_fd());
     }
 }
 
-/// What one thread at a time receives with.
+/// The receiving side of a link, which one thread at a time uses.
 struct Inbound {
     receiver: Receiver,
-    /// Where a message is copied to that is longer than a slot.
+    /// Buffer for messages that are longer than a slot.
     bytes: Box<[u8]>,
-    /// What the peer wrote makes no sense: there is nothing more to be received.
+    /// Set when the peer has violated the protocol. No more messages are received.
     is_broken: bool,
-    /// The number of the first slot that is not received any more, once the link has ended.
+    /// After the end of the link, the number of the first slot that is not received any more.
     end: Option<u32>,
 }
 
 impl Inbound {
-    /// Sets the end of what is received to what has come by now, after the link has ended.
+    /// Fixes the end of what is received, after the link has ended: messages that come later are not received.
     #[cold]
     fn close(&mut self) {
         if self.end.is_none() {
@@ -109,7 +118,7 @@ impl Inbound {
         }
     }
 
-    /// Returns how many slots are still to be received.
+    /// Returns the number of slots that are still to be received.
     fn left(&self) -> usize {
         let next = self.receiver.next_slot();
         match self.end {
@@ -120,7 +129,7 @@ impl Inbound {
     }
 }
 
-/// What of a [`Side`] all threads use at once.
+/// The parts of a [`Side`] that all threads use at the same time.
 #[derive(Debug)]
 struct Shared {
     sender: Sender,
@@ -130,38 +139,38 @@ struct Shared {
     own_lanes: Part<ring::Line>,
 }
 
-/// A message that came by a link.
+/// A received message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Said<'a> {
     Packet(&'a [u8]),
     Brief(&'a Brief<'a>),
 }
 
-/// Why something could not be done by a link.
+/// The reason why a message could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// There is no room at present.
+    /// The ring has no room at present.
     Full,
-    /// The peer is gone.
+    /// The link has ended.
     Dead,
 }
 
-/// Nanoseconds in which a process's number is not used again: it takes as many new processes as there are
-/// numbers.
-const FRESH: u64 = 1_000_000;
+/// Nanoseconds for which a peer counts as existing after a check. The kernel does not use a thread ID again within this time,
+/// since it first gives out all other IDs.
+const CHECK_INTERVAL: u64 = 1_000_000;
 
-/// Parts of a peer's arena that are mapped at the same time: a peer may name different ones without end, and a process has
-/// 65,530 mappings in all. An arena has one part for each 64 MiB, so this is enough for 64 GiB; what is beyond goes by
-/// packets.
+/// Maximum parts of a peer's arena that are mapped. Without a limit, a peer could use up the 65,530 mappings that a process can
+/// have by naming more and more parts. An arena has one part for each 64 MiB, so this limit is enough for 64 GiB; packets carry
+/// data of regions beyond the limit.
 const MAX_MAPS: usize = 1024;
 
-/// The longest message.
+/// Bytes of the longest packet: a payload of the largest MTU, and its headers.
 pub(crate) const LONGEST: usize = 4096 + 256;
 
-/// The bit of a slot's tag that says that it is a brief.
+/// The bit of a slot's tag that is set for a brief, and not set for a packet.
 const BRIEF: u16 = 1 << 15;
 
-/// Bytes that fit into a slot beside the first word.
+/// Bytes of the longest packet that fits into a slot, after the word with its length.
 const SHORT: usize = 8 * (ring::WORDS - 1);
 
 impl Link {
@@ -181,7 +190,7 @@ impl Link {
             own_lanes,
             peer_lanes,
         } = side;
-        // Whoever is to look may be asleep and not know of the link.
+        // The engine may be asleep already, without this mark: the engine marks only links that it knows.
         Sleep(&own_sleep.0).declare(Sleeper::Engine);
         Arc::new(Self {
             peer,
@@ -211,27 +220,27 @@ impl Link {
         })
     }
 
-    /// The addresses of the peer's sockets.
+    /// Returns the addresses of the peer's UDP sockets.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.peer.addresses
     }
 
-    /// The slot in the numbers of the peer's queue pairs, if it is known.
+    /// Returns the slot in the peer's queue pair numbers, or `None` if the numbers may be any.
     pub(crate) fn slot(&self) -> Option<u8> {
         self.peer.slot
     }
 
-    /// The peer's GID table.
+    /// Returns the GID table of the peer's device.
     pub(crate) fn gids(&self) -> &[Ipv6Addr] {
         &self.peer.gids
     }
 
-    /// Whether the peer is known to be gone.
+    /// Returns whether the link has ended.
     pub(crate) fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::Acquire)
     }
 
-    /// Asks the system whether the peer is there. Once it is not, its link is dead for ever.
+    /// Asks the system whether the peer exists, and ends the link if not. Returns whether the link has not ended.
     pub(crate) fn check(&self) -> bool {
         if !self.is_dead() && self.visitor.is_gone() {
             self.end();
@@ -239,10 +248,10 @@ impl Link {
         !self.is_dead()
     }
 
-    /// Whether the peer was there a moment ago: so shortly that nobody else can have got its number.
+    /// Returns whether the peer existed at most [`CHECK_INTERVAL`] ago, so that its thread ID is not used by another process.
     pub(super) fn is_fresh(&self) -> bool {
         let now = self.start.elapsed().as_nanos() as u64;
-        if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > FRESH {
+        if now.saturating_sub(self.seen.load(Ordering::Relaxed)) > CHECK_INTERVAL {
             if !self.check() {
                 return false;
             }
@@ -263,51 +272,53 @@ impl Link {
         self.peer.key_base
     }
 
-    /// The peer as one that copies.
+    /// Returns the peer in its role of a process that copies from and to memory of this one.
     pub(super) fn visitor(&self) -> &Arc<Visitor> {
         &self.visitor
     }
 
+    /// Returns the peer's process ID.
     pub(super) fn process(&self) -> Pid {
         self.visitor.process.number
     }
 
-    /// The thread by which the peer's memory is reached.
+    /// Returns the ID of the thread by which the kernel finds the peer's memory.
     pub(super) fn thread(&self) -> Pid {
         self.visitor.process.thread
     }
 
+    /// Returns the lanes in which this process marks its copies from and to the peer's memory.
     pub(super) fn own_lanes(&self) -> &[ring::Line] {
         &self.side.own_lanes
     }
 
-    /// Says to the peer that this side copies, as long as it is held.
+    /// Marks a copy by this process until the returned lane is dropped.
     #[cfg(test)]
     pub(crate) fn hold_lane(&self) -> super::epoch::Lane<'_> {
         super::epoch::Lanes(self.own_lanes()).enter(0)
     }
 
-    /// The link is no longer used. What has come before is still [received](Self::receive).
+    /// Ends the link. Messages that have come before are still [received](Self::receive).
     pub(crate) fn end(&self) {
         self.is_dead.store(true, Ordering::Release);
     }
 
-    /// Ends the link to a peer that may still be there: since the peer violated the protocol, or did not finish the
-    /// handshake. The peer is told.
+    /// Ends the link to a peer that may still exist, after the peer violated the protocol or did not finish the handshake, and
+    /// notifies the peer.
     pub(super) fn break_off(&self) {
         self.end();
-        // The other direction stays open: it tells when the peer has closed its end.
+        // The other direction of the connection stays open, and shows when the peer has closed its end.
         self.visitor.leave();
     }
 
-    /// Ends the link, since the peer violated the protocol, and wakes the engine, which removes it.
+    /// Ends the link after the peer violated the protocol, and wakes the engine, which removes the link.
     #[cold]
     fn fail(&self) {
         self.break_off();
-        self.failures.tell();
+        self.failures.notify();
     }
 
-    /// Sends a packet, with a number of 15 bits that is not 0. The peer is told of it by [`flush`](Self::flush).
+    /// Sends a packet, with a tag of 15 bits that is not 0. A peer that sleeps is woken by [`flush`](Self::flush).
     pub(crate) fn send(&self, tag: u16, bytes: &[u8]) -> Result<(), Failure> {
         debug_assert!(bytes.len() <= LONGEST);
         let mut words = [0; ring::WORDS];
@@ -325,13 +336,13 @@ impl Link {
         self.push(tag, &words, chunks, bytes)
     }
 
-    /// Sends a brief, as [`send`](Self::send) sends packets.
+    /// Sends a brief, with a tag of 15 bits that is not 0. A peer that sleeps is woken by [`flush`](Self::flush).
     #[inline]
     pub(crate) fn send_brief(&self, tag: u16, brief: &Brief<'_>) -> Result<(), Failure> {
         self.send_words(tag, &brief::encode(brief))
     }
 
-    /// Sends what [encoding](brief::encode) a brief has given.
+    /// Sends a brief that was [encoded](brief::encode), like [`send_brief`](Self::send_brief).
     #[inline]
     pub(super) fn send_words(&self, tag: u16, words: &[u64; ring::WORDS]) -> Result<(), Failure> {
         self.push(tag | BRIEF, words, 0, &[])
@@ -362,7 +373,7 @@ impl Link {
         }
     }
 
-    /// Wakes the peer if it sleeps, for what was sent before.
+    /// Wakes the peer if it sleeps, so that it receives the messages that were sent before.
     pub(crate) fn flush(&self) {
         if self.owes_waking.load(Ordering::Relaxed) {
             self.owes_waking.store(false, Ordering::Relaxed);
@@ -378,32 +389,34 @@ impl Link {
         if channel.is_some() {
             self.counters.count(Counter::SharedChannelWakings, 1);
         }
-        // It fails where the counter is full, and then the bell is ringing anyway; or where it is no bell, which is
-        // the peer's own loss.
+        // A failure has no consequence: a full counter means that the peer has not taken an earlier wakeup yet. A peer that
+        // handed over another descriptor than its bell harms itself only.
         let bell = channel.unwrap_or(&self.peer.bell);
         descriptor::count_up(bell.as_fd());
     }
 
-    /// The same, but later: something else may go soon for which the peer has to be woken.
+    /// Defers a [`flush`](Self::flush): another message, for which the peer has to be woken anyway, may follow soon.
     pub(crate) fn flush_later(&self) {
         self.owes_waking.store(true, Ordering::Relaxed);
     }
 
-    /// Whether something was sent for which nobody was woken yet.
+    /// Returns whether a [`flush`](Self::flush) was deferred and has not been made since.
     pub(crate) fn owes_waking(&self) -> bool {
         self.owes_waking.load(Ordering::Relaxed)
     }
 
-    /// Whether there is nothing to be done at present: for one who looks again soon.
+    /// Returns whether this link has no message to receive, no backlog and no deferred wakeup. Takes no lock, so the answer may
+    /// be out of date: for a thread that polls.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         let next = self.next.load(Ordering::Relaxed);
         !ring::has_come(&self.side.slots, next) && !self.has_backlog() && !self.owes_waking()
     }
 
-    /// Takes at most `limit` messages; how many there were. None: another thread is at it.
+    /// Receives at most `limit` messages, and calls `take` with each tag and message. Returns the number of messages, or `None`
+    /// if another thread is receiving.
     ///
-    /// Of a link that has ended, what had come by then is taken, and nothing that came later.
+    /// Of a link that has ended, only messages that had come before the end are received.
     pub(crate) fn receive(
         &self,
         limit: usize,
@@ -450,7 +463,7 @@ impl Link {
             match popped {
                 Ok(Some(Ok(()))) => count += 1,
                 Ok(None) => {
-                    // A message that the peer has taken back since the link ended is not received if it comes again.
+                    // After the end of the link, a message that the peer has taken back is not received if it comes again.
                     *end = end.map(|_| receiver.next_slot());
                     break;
                 }
@@ -468,12 +481,13 @@ impl Link {
         Some(count)
     }
 
-    /// Whether there is something to do for who is about to sleep.
+    /// Returns whether a thread that is about to sleep has something to do first: messages to receive, or a backlog to send.
     pub(super) fn is_waiting(&self) -> bool {
         self.may_have_messages() || self.can_resume()
     }
 
-    /// Whether there is a message, or another thread takes them and may have looked before there was one.
+    /// Returns whether there is a message to receive. Also returns `true` while another thread is receiving, since that thread
+    /// may have found the ring empty just before a message came.
     pub(super) fn may_have_messages(&self) -> bool {
         let inbound = self.inbound.try_lock();
         inbound.is_none_or(|mut inbound| {
@@ -484,17 +498,20 @@ impl Link {
         })
     }
 
-    /// Somebody of the process is about to sleep; afterwards he has to look whether there is something.
+    /// Marks a thread of this process as asleep, so that the peer wakes it. The thread then calls
+    /// [`is_waiting`](Self::is_waiting), and does not sleep if that returns `true`.
     pub(super) fn fall_asleep(&self, sleeper: Sleeper) {
         Sleep(&self.side.own_sleep.0).declare(sleeper);
     }
 
-    /// He is awake.
+    /// Marks a thread of this process as awake.
     pub(super) fn wake_up(&self, sleeper: Sleeper) {
         Sleep(&self.side.own_sleep.0).end(sleeper);
     }
 
-    /// The part of an arena's file that bytes are in, mapped, and where in it they are.
+    /// Maps the part of the peer's arena that contains a range of bytes, unless it is mapped. Returns the mapping and the
+    /// offset of the range in the mapping. Returns `None` if the range is not inside the part, or if the limit of mappings is
+    /// reached.
     pub(super) fn map(
         &self,
         place: &FilePlace,
@@ -532,7 +549,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // Nobody is left who could copy by it.
+        // No thread of this process can copy through the link any more.
         self.visitor.leave();
     }
 }

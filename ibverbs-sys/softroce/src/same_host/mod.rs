@@ -1,23 +1,28 @@
-//! The way between two processes of one host and one user: memory that both have mapped.
+//! Memory that two processes of one host and one user share, and messages and copies between the two processes.
 //!
-//! | module | is |
+//! | module | contents |
 //! |---|---|
-//! | `directory`, `letter` | how they find each other, and what they tell and hand over |
-//! | `admission` | the limits on what others can cost by doing so |
-//! | `segment`, `ring`, `brief` | the memory of a link: a ring of messages in each direction |
-//! | `backlog` | who waits for room in it |
-//! | `wake`, `bells`, `vigil` | waking a process that sleeps, and no other; and of its threads the one that sleeps for it |
-//! | `regions`, `board` | the tables in which a process tells what memory peers may reach |
-//! | `admitted`, `visitor`, `epoch` | who may copy from and to memory here, and that a copy has ended |
-//! | `access` | reading and writing a peer's memory |
-//! | `link` | all of that, of one pair of processes |
-//! | `shared`, `process` | mappings, and copies by the kernel: what needs `unsafe` |
+//! | `neighbourhood` | the interface to the rest of the crate: all peers of a NIC, and what the NIC publishes to them |
+//! | `directory`, `links` | the processes of the host that are known by their addresses, and the links to them |
+//! | `handshake`, `local`, `letter` | the handshake that begins a link, what this process hands over, and the messages |
+//! | `guests`, `admission` | pending handshakes that other processes began, and the limits on the resources that they take |
+//! | `sockets`, `events` | the sockets by which processes find each other, and the events that the engine attends to |
+//! | `link` | a link: the shared memory, tables and connection of a pair of processes |
+//! | `segment`, `ring`, `brief` | the shared memory of a link: a ring of messages in each direction |
+//! | `backlog` | queue pairs and messages that wait for room in a ring |
+//! | `wake`, `bells`, `vigil` | wakeups of a sleeping peer, and of its threads only the one that sleeps for the process |
+//! | `regions`, `board` | the tables in which a process publishes the memory that peers may reach |
+//! | `access` | reads and writes of a peer's memory |
+//! | `admitted`, `visitor`, `epoch` | the peers that may copy from and to memory of this process, and the wait for their copies |
+//! | `shared`, `process` | mappings, and copies by the kernel: the modules that need `unsafe` |
+//! | `sync` | atomics and locks, of the standard library or of loom |
 //!
 //! # What a peer can do
-//! A peer is a process of the same user that this one could be debugged by: it can do anything to
-//! this process anyway. But it may have errors, and it may die at any instruction. So what it writes is
-//! copied before it is checked, and checked before it is used; nothing waits for it longer than it
-//! lives; and no file of it is mapped that could become shorter.
+//! A peer is a process of the same user that could debug this process, so it can do anything to this process anyway. But a
+//! peer may have errors, and may die at any instruction. Therefore:
+//! - data that a peer writes is copied before it is checked, and checked before it is used;
+//! - no thread waits for a peer that has ended;
+//! - a file of a peer is mapped only if the peer cannot shorten it.
 
 mod access;
 mod admission;
@@ -28,16 +33,22 @@ mod board;
 pub(crate) mod brief;
 mod directory;
 mod epoch;
+mod events;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod guests;
+mod handshake;
 mod letter;
 mod link;
+mod links;
+mod local;
 mod neighbourhood;
 mod process;
 mod regions;
 mod ring;
 mod segment;
 mod shared;
+mod sockets;
 mod sync;
 #[cfg(any(test, fuzzing))]
 mod testing;
@@ -51,10 +62,10 @@ pub(crate) use access::{Access, Atomic, Knowledge, Target, Visit};
 pub(crate) use backlog::Kept;
 pub use bells::Bell;
 pub(crate) use bells::Bells;
-pub(crate) use directory::Own;
 pub(crate) use epoch::{Lane, Lanes};
 pub use link::Link;
 pub(crate) use link::{Failure, Said};
+pub(crate) use local::Own;
 pub use neighbourhood::Neighbourhood;
 pub(crate) use neighbourhood::{Accesses, Known};
 pub(crate) use process::forget;

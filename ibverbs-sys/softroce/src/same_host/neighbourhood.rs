@@ -12,8 +12,9 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use super::bells::{Bell, Bells};
-use super::directory::{Directory, Own};
+use super::directory::Directory;
 use super::link::Link;
+use super::local::Own;
 use super::regions::{Publication, QueuePair, Region};
 use super::vigil::Vigil;
 use super::visitor::Copies;

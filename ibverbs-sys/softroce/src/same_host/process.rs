@@ -1,21 +1,24 @@
-//! Copies from and to the memory of another process, by the kernel.
+//! Copies by the kernel from and to the memory of another process.
 //!
-//! # Whose memory it is
-//! The kernel finds the memory by a number at each call, and a process keeps its number when it becomes another program by
-//! `exec`: what is written by the process's number just then comes to the new program. So the number is that of a thread, and not of
-//! the process's first one. `exec` ends all threads but one before the new program's memory is there, and that one has the process's
-//! number then, whichever it was before. The thread that is named here is softroce's engine, which never calls `exec`: as long as
-//! it is there its memory is that of the program which handed it over, and then the kernel finds nothing (`ESRCH`).
+//! # Why memory is addressed by a thread ID
+//! At each call, the kernel finds the memory by an ID. A process keeps its process ID when it calls `exec`. A write that uses
+//! the process ID at that moment goes to the memory of the new program. Therefore each call here uses the ID of the thread of
+//! the peer's engine. `exec` ends all threads but the calling one before the new program's memory exists, and the calling
+//! thread then has the process ID. The engine never calls `exec`. So while the engine's thread exists, its memory is that of
+//! the program that performed the handshake; after that, the kernel finds no memory (`ESRCH`).
 //!
-//! What else there is, and why it is not used:
-//! - `/proc/PID/mem`, opened once, stays with the memory that it was opened for. But the kernel copies by way of a page of its own, page
-//!   by page, and it writes to what is mapped for reading alone (`FOLL_FORCE`), which only kernels from 6.12 on let be forbidden.
-//! - A word at an address that a new program hardly has, as the first of each call's places: no call goes on behind a place that is not
-//!   there. It is one more page to be found at each call, and a matter of chance in programs that map nearly everything.
-//! - A word that is read by another call, before or behind: `exec` may come in between.
+//! Alternatives that are not used:
+//! - `/proc/PID/mem`: a file that was opened before `exec` stays with the memory of the earlier program. But the kernel copies
+//!   page by page through a page of its own, and writes to read-only mappings, too (`FOLL_FORCE`). Only kernels since 6.12 can
+//!   be told not to.
+//! - A word at an address that is rarely mapped, as the first place of each call, since a call ends at a place that is not
+//!   mapped. The kernel would have to find one more page at each call, and a program that maps nearly all addresses would
+//!   defeat the check.
+//! - A word that a separate call reads before or after the copy: the peer may call `exec` between the two calls.
 //!
-//! That the thread's number becomes that of another thread takes as many new threads as there are numbers; a
-//! [link](super::link::Link) looks whether the peer is there at intervals in which so many cannot begin.
+//! # Reuse of thread IDs
+//! The kernel gives the engine's thread ID to another thread only after it has given out all other IDs. A
+//! [link](super::link::Link) checks that the peer exists at intervals that are too short for so many new threads.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -30,7 +33,7 @@ use smallvec::SmallVec;
 use crate::memory::Piece;
 use crate::per_process::PerProcess;
 
-/// Bytes of another process, wherever they are there.
+/// A range of addresses in another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) address: u64,
@@ -38,8 +41,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The two parts of which the second holds the last word, or what there is of it: who waits for the last byte
-    /// sees all others before it.
+    /// Splits the range before its last aligned word. Returns the parts and their number: two, or one if the range is not
+    /// longer than a word. The kernel writes the parts in order, so a program that waits for the last byte then finds all others.
     fn with_tail(self) -> ([Self; 2], usize) {
         const WORD: usize = size_of::<u64>();
         if self.length <= WORD {
@@ -77,13 +80,14 @@ fn vectors(pieces: &[Piece<'_>]) -> SmallVec<[libc::iovec; 4]> {
         .collect()
 }
 
-/// Copies bytes of this process to another one's, the last ones when all others are there. How many were copied,
-/// before one that cannot be.
+/// Copies bytes of this process to another process, the last word after all other bytes. Returns the number of bytes that were
+/// copied, which is smaller than the range if a page cannot be written.
 pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<usize> {
     let (parts, count) = to.with_tail();
     let to = parts.map(|place| place.vector());
     let (from, to) = (vectors(from), &to[..count]);
-    // SAFETY: the kernel checks both sides, and writes nothing of this process.
+    // SAFETY: both pointers are to vectors of the lengths given. The kernel checks all addresses in them, and does not write to
+    // memory of this process.
     let copied = unsafe {
         libc::process_vm_writev(
             process.as_raw_pid(),
@@ -97,14 +101,15 @@ pub(super) fn write(process: Pid, from: &[Piece<'_>], to: Place) -> io::Result<u
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// Copies bytes of another process to this one's, which may be written. How many were copied, before one that cannot be.
+/// Copies bytes of another process to writable pieces of this process. Returns the number of bytes that were copied, which is
+/// smaller than the range if a page cannot be read. Fails if a piece is not writable.
 pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<usize> {
     if !to.iter().all(Piece::is_writable) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let (from, to) = ([from.vector()], vectors(to));
-    // SAFETY: the kernel checks the other side; bytes of a piece that may be written are nobody's reference, and stay
-    // for as long as it.
+    // SAFETY: both pointers are to vectors of the lengths given. The kernel checks all addresses of the other process, and
+    // writes to writable pieces of this process only. The creator of each piece guarantees that its memory may be written.
     let copied = unsafe {
         libc::process_vm_readv(
             process.as_raw_pid(),
@@ -118,8 +123,8 @@ pub(super) fn read(process: Pid, from: Place, to: &[Piece<'_>]) -> io::Result<us
     usize::try_from(copied).map_err(|_| io::Error::last_os_error())
 }
 
-/// The process at the other end of a connection of this host, if it is one that this process can name, and of the same
-/// user: of a connection that was accepted who asked for it, of another who listens.
+/// Returns the process at the other end of a Unix connection: of an accepted connection, the process that connected; of another
+/// connection, the process that listens. Returns `None` if the process is of another user or another PID namespace.
 pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
     let mut who = libc::ucred {
         pid: 0,
@@ -127,7 +132,7 @@ pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
         gid: libc::gid_t::MAX,
     };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: room for the answer, of the length that is said.
+    // SAFETY: the pointers are to a `ucred` and to its length, which the kernel does not exceed.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -138,29 +143,30 @@ pub(super) fn owner(socket: BorrowedFd<'_>) -> Option<Pid> {
         )
     };
     let this = rustix::process::geteuid().as_raw();
-    // The number is 0 where the process is not in this one's namespace.
+    // The ID is 0 if the process is not in the PID namespace of this process.
     (answer == 0 && who.uid == this)
         .then(|| Pid::from_raw(who.pid))
         .flatten()
 }
 
-/// Whether a process is stopped, by a signal or a debugger: it is not known when it goes on.
+/// Returns whether a process is stopped, by a signal or a debugger. Such a process may stay stopped for any time.
 pub(super) fn is_stopped(process: Pid) -> bool {
     let number = process.as_raw_nonzero();
     let status = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-    // The name, in parentheses, may have any character in it.
+    // The name of the program, in parentheses, may contain any character.
     let state = status.rsplit_once(") ").map(|(_, rest)| rest);
     state.is_some_and(|state| state.starts_with(['T', 't']))
 }
 
-/// A thread of a process that is not its first one, if the number is that of one, and if the process's memory can be reached by
-/// it: then the peer's [`Probe`] at the address is answered.
+/// Checks that a thread belongs to a process, that it is not the process's main thread, and that the kernel lets this process
+/// copy from and to its memory. For the last check, answers the peer's [`Probe`] at the address. Returns the thread's ID, or
+/// `None` if a check fails.
 pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<Pid> {
     let thread = (thread > 0).then(|| Pid::from_raw(thread)).flatten()?;
     if thread == process {
         return None;
     }
-    // SAFETY: without a signal nothing is done but to look whether there is such a thread of the process.
+    // SAFETY: with the signal number 0, the kernel only checks that the thread exists and belongs to the process.
     let found = unsafe {
         libc::syscall(
             libc::SYS_tgkill,
@@ -172,23 +178,24 @@ pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<Pid> {
     (found == 0 && probe(thread, address)).then_some(thread)
 }
 
-/// Words of this process that a peer reads and writes, to see whether the kernel lets it.
+/// Two words of this process, a secret and an answer, by which a peer proves that the kernel lets it copy from and to the
+/// memory of this process.
 ///
-/// A peer may do so long after this process has given up the handshake. So the words are never freed or used for
-/// anything but later probes, of which none takes the answer to another one's secret.
+/// A peer may write its answer long after this process has given up the handshake. So the words are never freed, and are used
+/// for later probes only. A later probe has another secret, and does not accept the answer to an earlier secret.
 #[derive(Debug)]
 pub(super) struct Probe(&'static [AtomicU64; 2]);
 
-/// Words that no probe uses at present: at most as many as there were handshakes at the same time.
+/// Words that no probe uses at present. The list is at most as long as the largest number of simultaneous handshakes.
 static UNUSED: PerProcess<Mutex<Vec<&'static [AtomicU64; 2]>>> = PerProcess::new(Mutex::default);
 
-/// Leaves the parent's words alone, in a child of `fork`.
+/// Forgets the parent's unused words, in a child of `fork`. Takes no lock.
 pub(crate) fn forget() {
     UNUSED.forget();
 }
 
 impl Probe {
-    /// Two words: one to be found, and one to be answered.
+    /// Creates a probe with a secret and without an answer.
     pub(super) fn new(secret: u64) -> Self {
         let words = UNUSED.get().lock().pop();
         let words = words.unwrap_or_else(|| Box::leak(Box::default()));
@@ -197,12 +204,12 @@ impl Probe {
         Self(words)
     }
 
-    /// Where they are.
+    /// Returns the address of the words in this process.
     pub(super) fn address(&self) -> u64 {
         self.0.as_ptr().expose_provenance() as u64
     }
 
-    /// Whether the peer has found the one, and answered.
+    /// Returns whether the peer has read the secret and written the answer to it.
     pub(super) fn is_answered(&self) -> bool {
         let [secret, answered] = self.0;
         answered.load(Ordering::SeqCst) == answer(secret.load(Ordering::SeqCst))
@@ -215,8 +222,8 @@ impl Drop for Probe {
     }
 }
 
-/// Looks for a peer's words, and answers. Whether that could be done; it is not, where the kernel forbids it,
-/// and where another process has the number.
+/// Reads the secret of a peer's [`Probe`] and writes the answer to it. Returns whether both words could be copied, which fails
+/// if the kernel forbids it.
 pub(super) fn probe(process: Pid, address: u64) -> bool {
     let Some(second) = address.checked_add(8) else {
         return false;
@@ -225,7 +232,8 @@ pub(super) fn probe(process: Pid, address: u64) -> bool {
     let secret = AtomicU64::new(0);
     let room = vector(secret.as_ptr().expose_provenance(), 8);
     let there = place(address).vector();
-    // SAFETY: the kernel checks the other side; the word here is an atomic of this function's.
+    // SAFETY: both pointers are to single vectors. The kernel checks the address of the other process, and writes here to
+    // `secret` only, an atomic that outlives the call.
     let found = unsafe {
         libc::process_vm_readv(
             process.as_raw_pid(),
@@ -244,7 +252,7 @@ pub(super) fn probe(process: Pid, address: u64) -> bool {
         )
 }
 
-/// What is answered to a secret.
+/// Returns the answer to a secret.
 fn answer(secret: u64) -> u64 {
     !secret.rotate_left(32)
 }
@@ -257,7 +265,7 @@ mod tests {
         rustix::process::getpid()
     }
 
-    /// A place in this process.
+    /// Returns the place of bytes in this process.
     fn place(bytes: &mut [u8]) -> Place {
         Place {
             address: bytes.as_mut_ptr().expose_provenance() as u64,
@@ -309,7 +317,7 @@ mod tests {
         assert_eq!(denied.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 
-    /// A peer that is stopped in a handshake answers when it goes on.
+    /// A peer that was stopped during a handshake answers when it goes on.
     #[test]
     fn an_answer_that_comes_late_changes_nothing_else() {
         let given_up = Probe::new(1);
@@ -318,7 +326,7 @@ mod tests {
         let mut others: Vec<Box<[u64; 2]>> = (0..1000).map(|_| Box::new([0; 2])).collect();
         let later = Probe::new(2);
         assert!(probe(this(), address));
-        // The kernel has written, and the compiler does not know of it.
+        // The kernel has written to the words without the compiler's knowledge.
         assert!(
             std::hint::black_box(&mut others)
                 .iter()
@@ -354,7 +362,7 @@ mod tests {
         drop(child.stdin.take());
         child.wait().unwrap();
         let other = rustix::thread::gettid();
-        // Tests run in threads of their own.
+        // Each test runs in a thread that is not the main thread.
         assert_eq!(reach(this(), other.as_raw_pid(), 8), None);
         assert_eq!(
             reach(this(), other.as_raw_pid(), asked.address()),

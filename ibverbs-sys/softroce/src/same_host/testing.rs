@@ -11,8 +11,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::Pid;
 
 use super::bells::{self, Bells};
-use super::directory::Own;
 use super::link::{Failures, Link, Peer};
+use super::local::Own;
 use super::regions::{Publication, Tables};
 use super::segment::{self, Side};
 use super::visitor::Process;
@@ -73,7 +73,8 @@ fn link(peer: Peer, process: Process, side: Side) -> io::Result<Arc<Link>> {
     Ok(Link::new(peer, process, side, Arc::default(), failures))
 }
 
-fn connection() -> io::Result<(Descriptor, Descriptor)> {
+/// Returns both ends of a connection.
+pub(super) fn connection() -> io::Result<(Descriptor, Descriptor)> {
     let opening = Opening::begin();
     let flags = SocketFlags::CLOEXEC;
     let (first, second) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
 //! A peer that may copy from and to memory of this process, and the wait for its copies.
 //!
-//! A peer counts as a visitor before it is told that it may copy, and until it has closed its end of the connection. In the
+//! A peer is a visitor from before it receives the permission to copy until it has closed its end of the connection. In the
 //! peer, a [`Link`](super::link::Link) closes that end when no thread can copy through the link any more. The state of the
-//! connection on this side has no influence.
+//! link in this process has no influence.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::epoch::{Lanes, Occupied};
 use super::process;
@@ -20,33 +20,41 @@ use super::ring;
 use super::shared::Part;
 use crate::descriptor::Descriptor;
 
-/// Time for which a wait for a peer's copy does not sleep.
-const HASTE: Duration = Duration::from_millis(1);
+/// Time for which a wait for a peer's copy spins, and the length of each sleep after that. Most copies end within this time.
+const SPIN_TIME: Duration = Duration::from_millis(1);
 
 /// Longest wait for a copy of a peer that is stopped.
-const PATIENCE_STOPPED: Duration = Duration::from_secs(1);
+const MAX_WAIT_FOR_STOPPED: Duration = Duration::from_secs(1);
 
-/// Longest wait for a copy of any peer. A peer that runs finishes at once; a frozen one (cgroup) does not.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait for a copy of any peer. A peer that runs finishes at once; a peer that its cgroup has frozen does not.
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// The process at the other end of a connection.
 #[derive(Debug)]
 pub(super) struct Process {
     /// Process ID.
     pub(super) number: Pid,
-    /// The thread by which its memory is reached: see [`process`].
+    /// Thread of the process by which the kernel finds its memory; see [`process`].
     pub(super) thread: Pid,
-    /// The connection, which ends with the process, or when it becomes another program.
+    /// Connection that ends with the process, or when the process calls `exec`.
     pub(super) socket: Descriptor,
-    /// The process itself. None: the system cannot tell.
+    /// Descriptor that is readable when the process has ended; `None` if the system has no such descriptors.
     pub(super) handle: Option<Descriptor>,
+}
+
+impl Process {
+    /// Returns a new descriptor that is readable when a process has ended, or `None` if the system cannot open one. The
+    /// descriptor reports the end even if another process holds the end of the connection open.
+    pub(super) fn open_handle(number: Pid) -> Option<Descriptor> {
+        Descriptor::open(|| pidfd_open(number, PidfdFlags::empty())).ok()
+    }
 }
 
 /// A peer that may copy from and to memory of this process.
 #[derive(Debug)]
 pub(super) struct Visitor {
     pub(super) process: Process,
-    /// Where it says that it copies.
+    /// Lanes in which the peer marks its copies.
     lanes: Part<ring::Line>,
 }
 
@@ -77,7 +85,7 @@ impl Visitor {
                 .any(|descriptor| !descriptor.revents().is_empty())
     }
 
-    /// Returns the descriptors that tell the end of the peer.
+    /// Returns the descriptors whose events report the end of the peer.
     pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let handle = self.process.handle.as_ref().map(AsFd::as_fd);
         [Some(self.process.socket.as_fd()), handle]
@@ -85,14 +93,14 @@ impl Visitor {
             .flatten()
     }
 
-    /// Says to it that this side copies no more.
+    /// Closes this side of the connection, by which the peer learns that this process does not copy any more.
     pub(super) fn leave(&self) {
-        // It fails where the peer is gone.
+        // This fails if the peer is gone.
         let _ = shutdown(&self.process.socket, Shutdown::Write);
     }
 }
 
-/// Copies of a peer that were under way at a moment.
+/// Copies of a peer that had begun and not ended when [`Copies::of`] was called.
 #[derive(Debug)]
 pub(super) struct Copies {
     visitor: Arc<Visitor>,
@@ -104,12 +112,12 @@ pub(super) struct Copies {
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     since: Instant,
-    /// Since when the peer was found to be stopped.
+    /// Time since which each check has found the peer stopped; `None` if the last check found that the peer runs.
     stopped: Option<Instant>,
 }
 
 impl Copies {
-    /// Returns the copies that a peer has under way. To be called after the region or window was retracted.
+    /// Returns the copies that a peer has begun and not ended. The caller has retracted the region or window before.
     pub(super) fn of(visitor: Arc<Visitor>) -> Self {
         Self {
             occupied: Lanes(&visitor.lanes).occupied(),
@@ -121,24 +129,25 @@ impl Copies {
         }
     }
 
-    /// Returns `Some(true)` if the copies are over or the peer is gone, `None` if not yet, `Some(false)` as [`wait`](Self::wait) does.
+    /// Returns `Some(true)` if the copies have ended or the peer is gone, `None` if a copy has not ended yet, and `Some(false)`
+    /// if the wait has exceeded its limit.
     pub(super) fn poll(&mut self) -> Option<bool> {
         if self.occupied.are_left(Lanes(&self.visitor.lanes)) {
             return Some(true);
         }
-        // Most are over before anything is asked of the system.
-        (self.wait.since.elapsed() > HASTE)
+        // Most copies end within this time, without a system call.
+        (self.wait.since.elapsed() > SPIN_TIME)
             .then(|| self.wait.outlook(&self.visitor))
             .flatten()
     }
 
-    /// Duration of the wait so far.
+    /// Returns the duration of the wait so far.
     pub(super) fn age(&self) -> Duration {
         self.wait.since.elapsed()
     }
 
-    /// Waits until they are over, or the peer is gone. False: one is not over, and may not be for long: the peer
-    /// was stopped in the middle of it.
+    /// Waits until the copies have ended or the peer is gone. Returns `false` if the wait has exceeded its limit: then the peer
+    /// was stopped during a copy, and the copy may go on at any later time.
     pub(super) fn wait(self) -> bool {
         let Self {
             visitor,
@@ -147,9 +156,9 @@ impl Copies {
         } = self;
         let mut outlook = None;
         let are_left = occupied.wait(Lanes(&visitor.lanes), || {
-            if wait.since.elapsed() > HASTE {
-                // It does not run, or there is too much else that does.
-                thread::sleep(HASTE);
+            if wait.since.elapsed() > SPIN_TIME {
+                // The peer does not run: it is stopped, or has to wait for a processor.
+                thread::sleep(SPIN_TIME);
             }
             outlook = wait.outlook(&visitor);
             outlook.is_some()
@@ -159,7 +168,7 @@ impl Copies {
 }
 
 impl Wait {
-    /// Returns whether to end the wait: `Some(true)` if the peer is gone, `Some(false)` if the limit has passed.
+    /// Returns `Some(true)` if the peer is gone, `Some(false)` if the wait has exceeded its limit, and `None` to go on waiting.
     fn outlook(&mut self, visitor: &Visitor) -> Option<bool> {
         if visitor.is_gone() {
             return Some(true);
@@ -169,8 +178,8 @@ impl Wait {
         } else {
             None
         };
-        let for_long = |since: Instant| since.elapsed() > PATIENCE_STOPPED;
-        let is_in_vain = self.stopped.is_some_and(for_long) || self.since.elapsed() > PATIENCE;
-        is_in_vain.then_some(false)
+        let is_long = |since: Instant| since.elapsed() > MAX_WAIT_FOR_STOPPED;
+        let has_exceeded = self.stopped.is_some_and(is_long) || self.since.elapsed() > MAX_WAIT;
+        has_exceeded.then_some(false)
     }
 }

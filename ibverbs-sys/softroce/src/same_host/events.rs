@@ -1,0 +1,189 @@
+#![forbid(unsafe_code)]
+//! Events that the engine waits for on behalf of the directory: an epoll set, and timers in the set.
+//!
+//! The epoll set is readable while one of its descriptors has an event that was not taken. So the engine waits for the set
+//! alone. The set is edge-triggered: [`Events::take`] reports each event once.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+use crate::descriptor::Descriptor;
+
+/// A set of descriptors whose events wake the engine.
+pub(super) struct Events {
+    epoll: Descriptor,
+}
+
+/// The kind of a descriptor in the set, which its events carry as their number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(super) enum Source {
+    /// Listeners, timers and pending handshakes.
+    Other = 0,
+    /// Descriptors that report the end of a peer.
+    Peer = 1,
+}
+
+/// The kinds of events that [`Events::take`] has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// Set if there was an event of any source.
+    pub(super) any: bool,
+    /// Set if a peer may have ended.
+    pub(super) peer: bool,
+}
+
+impl Events {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: Descriptor::open(|| epoll::create(CreateFlags::CLOEXEC))?,
+        })
+    }
+
+    /// Adds a descriptor: data that can be received, and the end of a connection, are events. Does nothing if the set has
+    /// the descriptor.
+    pub(super) fn add(&self, descriptor: BorrowedFd<'_>, source: Source) -> io::Result<()> {
+        let events = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        let number = EventData::new_u64(source as u64);
+        match epoll::add(&self.epoll, descriptor, number, events) {
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// Removes a descriptor. Does nothing if the set does not have the descriptor.
+    pub(super) fn remove(&self, descriptor: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.epoll, descriptor);
+    }
+
+    /// Takes the events that have occurred, without waiting. After an error, reports that any event may have occurred.
+    pub(super) fn take(&self) -> Taken {
+        let mut events = [MaybeUninit::uninit(); 16];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        match epoll::wait(&self.epoll, &mut events, Some(&now)) {
+            Ok((taken, _)) => {
+                let mut numbers = taken.iter().map(|event| event.data.u64());
+                Taken {
+                    any: !taken.is_empty(),
+                    peer: numbers.any(|number| number == Source::Peer as u64),
+                }
+            }
+            Err(_) => Taken {
+                any: true,
+                peer: true,
+            },
+        }
+    }
+
+    /// Returns the descriptor that is readable while there are events to [`take`](Self::take).
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// A timer whose expiry is an event of a set.
+pub(super) struct Timer {
+    timer: Descriptor,
+}
+
+impl Timer {
+    pub(super) fn new(events: &Events) -> io::Result<Self> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = Descriptor::open(|| timerfd_create(TimerfdClockId::Monotonic, flags))?;
+        events.add(timer.as_fd(), Source::Other)?;
+        Ok(Self { timer })
+    }
+
+    /// Sets the timer to expire once after a duration, or stops the timer if the duration is zero.
+    pub(super) fn set(&self, after: Duration) {
+        let timespec = |duration: Duration| Timespec {
+            tv_sec: duration.as_secs() as _,
+            tv_nsec: duration.subsec_nanos().into(),
+        };
+        let once = Itimerspec {
+            it_interval: timespec(Duration::ZERO),
+            it_value: timespec(after),
+        };
+        // Setting an existing timer to a valid time does not fail.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
+    }
+
+    /// Takes the expiry, if the timer has expired.
+    pub(super) fn clear(&self) {
+        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    use super::*;
+    use crate::descriptor::Opening;
+
+    /// Returns whether the set becomes readable within a duration.
+    fn becomes_readable(events: &Events, within: Duration) -> bool {
+        let timeout = Timespec {
+            tv_sec: within.as_secs() as _,
+            tv_nsec: within.subsec_nanos().into(),
+        };
+        let mut descriptors = [PollFd::from_borrowed_fd(events.descriptor(), PollFlags::IN)];
+        poll(&mut descriptors, Some(&timeout)).unwrap() > 0
+    }
+
+    const NOTHING: Taken = Taken {
+        any: false,
+        peer: false,
+    };
+
+    #[test]
+    fn an_expired_timer_is_one_event() {
+        let events = Events::new().unwrap();
+        let timer = Timer::new(&events).unwrap();
+        assert_eq!(events.take(), NOTHING);
+        timer.set(Duration::from_nanos(1));
+        assert!(becomes_readable(&events, Duration::from_secs(30)));
+        let expired = Taken {
+            any: true,
+            peer: false,
+        };
+        assert_eq!(events.take(), expired);
+        assert_eq!(events.take(), NOTHING);
+        timer.clear();
+        timer.set(Duration::from_millis(1));
+        timer.set(Duration::ZERO);
+        assert!(!becomes_readable(&events, Duration::from_millis(20)));
+    }
+
+    #[test]
+    fn the_end_of_a_peer_is_an_event_until_the_descriptor_is_removed() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let events = Events::new().unwrap();
+        for is_removed in [false, true] {
+            let opening = Opening::begin();
+            let kind = (AddressFamily::UNIX, SocketType::SEQPACKET);
+            let (here, there) = socketpair(kind.0, kind.1, SocketFlags::CLOEXEC, None).unwrap();
+            let (here, there) = (opening.own(here), opening.own(there));
+            drop(opening);
+            events.add(here.as_fd(), Source::Peer).unwrap();
+            events.add(here.as_fd(), Source::Peer).unwrap();
+            events.take();
+            if is_removed {
+                events.remove(here.as_fd());
+            }
+            drop(there);
+            assert_eq!(events.take().peer, !is_removed);
+        }
+    }
+}

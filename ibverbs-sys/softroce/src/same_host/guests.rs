@@ -1,0 +1,358 @@
+#![forbid(unsafe_code)]
+//! Connections of other processes whose handshakes are not finished.
+//!
+//! Each connection is a [`Guest`]. [`Guests`] keeps them within the limits of [`admission`](super::admission).
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::net::{RecvFlags, recv};
+use rustix::process::Pid;
+
+use super::admission::{
+    ACCEPT_COOLDOWN, CONNECTIONS_PER_SECOND, HANDSHAKE_TIMEOUT, HANDSHAKES_PER_SECOND,
+    MAX_PENDING_HANDSHAKES, MAX_PENDING_PER_PROCESS, MAX_WELCOMED, RateLimit,
+};
+use super::events::{Events, Source};
+use super::link::Link;
+use super::process::{self, Probe};
+use super::sockets;
+use crate::descriptor::Descriptor;
+
+/// A connection without a finished handshake.
+pub(super) struct Guest {
+    pub(super) socket: Descriptor,
+    /// The process that connected, of this process's user.
+    pub(super) process: Pid,
+    /// Time at which the connection was accepted.
+    since: Instant,
+    /// Set when the first message has come and has not been received.
+    has_letter: bool,
+    /// State after the answer to the first message, until the peer's last message.
+    pub(super) welcomed: Option<Welcomed>,
+}
+
+/// The state of a handshake after this process has welcomed the peer.
+pub(super) struct Welcomed {
+    pub(super) link: Arc<Link>,
+    pub(super) probe: Probe,
+}
+
+/// What can be received from a pending connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pending {
+    Nothing,
+    Letter,
+    End,
+}
+
+impl Guest {
+    /// Returns the time at which the handshake is given up.
+    fn deadline(&self) -> Instant {
+        self.since + HANDSHAKE_TIMEOUT
+    }
+
+    /// Returns whether no message of the peer has come.
+    fn is_silent(&self) -> bool {
+        self.welcomed.is_none() && !self.has_letter
+    }
+
+    /// Returns what can be received, without receiving the message or its descriptors.
+    fn pending(&self) -> Pending {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        match recv(self.socket.as_fd(), &mut [0_u8; 1], flags).map(|(_, length)| length) {
+            Ok(0) => Pending::End,
+            Ok(_) => Pending::Letter,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Pending::Nothing,
+            Err(_) => Pending::End,
+        }
+    }
+
+    /// Ends a handshake that was not finished in time. A peer that was welcomed may copy until the peer has closed its end of
+    /// the connection.
+    fn give_up(self) {
+        if let Some(Welcomed { link, .. }) = self.welcomed {
+            link.break_off();
+        }
+    }
+}
+
+/// All connections without a finished handshake.
+pub(super) struct Guests {
+    guests: Vec<Guest>,
+    connections: RateLimit,
+    handshakes: RateLimit,
+    /// Time at which to accept connections that wait because of a limit or an error; `None` if there are no such connections.
+    accept_at: Option<Instant>,
+}
+
+impl Guests {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            guests: Vec::new(),
+            connections: RateLimit::new(CONNECTIONS_PER_SECOND, now),
+            handshakes: RateLimit::new(HANDSHAKES_PER_SECOND, now),
+            accept_at: None,
+        }
+    }
+
+    /// Accepts connections, as many as the limits allow.
+    pub(super) fn accept(&mut self, listeners: &[Descriptor], events: &Events, now: Instant) {
+        self.accept_at = None;
+        for listener in listeners {
+            loop {
+                if !self.connections.is_ready(now) {
+                    self.accept_at = Some(self.connections.ready_at());
+                    return;
+                }
+                if !self.make_room() {
+                    self.accept_at = Some(now + ACCEPT_COOLDOWN);
+                    return;
+                }
+                match sockets::accept(listener) {
+                    Ok(Some(socket)) => {
+                        self.connections.count(now);
+                        self.begin(socket, events, now);
+                    }
+                    Ok(None) => break,
+                    Err(_) => {
+                        self.accept_at = Some(now + ACCEPT_COOLDOWN);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins a handshake with the process that has connected. Closes the connection if the process is of another user or has
+    /// [`MAX_PENDING_PER_PROCESS`] pending handshakes.
+    fn begin(&mut self, socket: Descriptor, events: &Events, now: Instant) {
+        let Some(process) = process::owner(socket.as_fd()) else {
+            return;
+        };
+        let pending = self.guests.iter();
+        let pending = pending.filter(|guest| guest.process == process).count();
+        if pending < MAX_PENDING_PER_PROCESS && events.add(socket.as_fd(), Source::Other).is_ok() {
+            self.guests.push(Guest {
+                socket,
+                process,
+                since: now,
+                has_letter: false,
+                welcomed: None,
+            });
+        }
+    }
+
+    /// Continues all pending handshakes, and gives up those whose deadline has passed. Returns whether a handshake has ended.
+    ///
+    /// `receive` receives a message of a guest that has one, and returns whether the handshake is still pending. Meanwhile,
+    /// guests that are not continued yet are not in this list.
+    pub(super) fn advance(
+        &mut self,
+        now: Instant,
+        mut receive: impl FnMut(&mut Self, &mut Guest) -> bool,
+    ) -> bool {
+        let (welcomed, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.guests)
+            .into_iter()
+            .partition(|guest| guest.welcomed.is_some());
+        let before = welcomed.len() + others.len();
+        for mut guest in welcomed {
+            if receive(self, &mut guest) {
+                self.guests.push(guest);
+            }
+        }
+        for mut guest in others {
+            let stays = match guest.pending() {
+                Pending::Nothing => true,
+                Pending::End => false,
+                Pending::Letter if self.handshakes.is_ready(now) => {
+                    self.handshakes.count(now);
+                    guest.has_letter = false;
+                    receive(self, &mut guest)
+                }
+                Pending::Letter => {
+                    guest.has_letter = true;
+                    true
+                }
+            };
+            if stays {
+                self.guests.push(guest);
+            }
+        }
+        while let Some(late) = self.guests.iter().position(|guest| guest.deadline() <= now) {
+            self.guests.remove(late).give_up();
+        }
+        self.guests.len() < before
+    }
+
+    /// Makes room for another connection, if necessary by closing the oldest one without a message. Returns `false` if each
+    /// of the [`MAX_PENDING_HANDSHAKES`] connections has sent a message.
+    fn make_room(&mut self) -> bool {
+        if self.guests.len() < MAX_PENDING_HANDSHAKES {
+            return true;
+        }
+        let silent = self.guests.iter().enumerate();
+        let oldest = silent
+            .filter(|(_, guest)| guest.is_silent())
+            .min_by_key(|(_, guest)| guest.since);
+        let Some(index) = oldest.map(|(index, _)| index) else {
+            return false;
+        };
+        self.guests.remove(index);
+        true
+    }
+
+    /// Makes room for another welcomed guest, if necessary by giving up the oldest one.
+    pub(super) fn make_room_for_welcomed(&mut self) {
+        let welcomed = || {
+            let guests = self.guests.iter().enumerate();
+            guests.filter(|(_, guest)| guest.welcomed.is_some())
+        };
+        if welcomed().count() < MAX_WELCOMED {
+            return;
+        }
+        if let Some((index, _)) = welcomed().min_by_key(|(_, guest)| guest.since) {
+            self.guests.remove(index).give_up();
+        }
+    }
+
+    /// Returns the next time at which to [`accept`](Self::accept) and [`advance`](Self::advance), even without an event.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let unread = self.guests.iter().any(|guest| guest.has_letter);
+        let unread = unread.then(|| self.handshakes.ready_at());
+        let deadlines = self.guests.iter().map(Guest::deadline);
+        deadlines.chain(unread).chain(self.accept_at).min()
+    }
+
+    /// Returns whether the process that has an address was welcomed, so that only its last message is missing.
+    pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
+        let mut addresses = self
+            .welcomed()
+            .filter_map(|guest| guest.welcomed.as_ref())
+            .flat_map(|welcomed| welcomed.link.addresses());
+        addresses.any(|known| *known == address)
+    }
+
+    /// Returns whether a connection of a process was welcomed.
+    pub(super) fn has_welcomed(&self, process: Pid) -> bool {
+        self.welcomed().any(|guest| guest.process == process)
+    }
+
+    fn welcomed(&self) -> impl Iterator<Item = &Guest> {
+        self.guests.iter().filter(|guest| guest.welcomed.is_some())
+    }
+}
+
+#[cfg(any(test, fuzzing))]
+impl Guests {
+    /// Allows as many connections and handshakes as after a pause.
+    pub(super) fn reset_limits(&mut self, now: Instant) {
+        self.connections = RateLimit::new(CONNECTIONS_PER_SECOND, now);
+        self.handshakes = RateLimit::new(HANDSHAKES_PER_SECOND, now);
+    }
+
+    /// Panics if there are more pending handshakes than the limits allow.
+    pub(super) fn check_limits(&self) {
+        assert!(self.guests.len() <= MAX_PENDING_HANDSHAKES);
+        for process in self.processes() {
+            let pending = self.processes().filter(|&other| other == process).count();
+            assert!(pending <= MAX_PENDING_PER_PROCESS);
+        }
+        assert!(self.welcomed().count() <= MAX_WELCOMED);
+    }
+
+    /// Returns the process of each pending handshake.
+    pub(super) fn processes(&self) -> impl Iterator<Item = Pid> {
+        self.guests.iter().map(|guest| guest.process)
+    }
+
+    /// Returns whether no handshake is pending.
+    pub(super) fn is_empty(&self) -> bool {
+        self.guests.is_empty()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::testing;
+    use super::*;
+
+    /// Returns a guest that has sent nothing, and the peer's end of the connection.
+    fn guest(since: Instant) -> (Guest, Descriptor) {
+        let (socket, end) = testing::connection().unwrap();
+        let guest = Guest {
+            socket,
+            process: rustix::process::getpid(),
+            since,
+            has_letter: false,
+            welcomed: None,
+        };
+        (guest, end)
+    }
+
+    #[test]
+    fn only_a_connection_without_a_message_makes_room() {
+        let start = Instant::now();
+        let mut guests = Guests::new(start);
+        let second = start + Duration::from_millis(1);
+        for _ in 0..MAX_PENDING_HANDSHAKES {
+            assert!(guests.make_room());
+            guests.guests.push(guest(second).0);
+        }
+        guests.guests[7].since = start;
+        guests.guests[9].since = start;
+        guests.guests[7].has_letter = true;
+        assert!(guests.make_room(), "one of them is silent");
+        assert_eq!(guests.guests.len(), MAX_PENDING_HANDSHAKES - 1);
+        let oldest = guests.guests.iter().filter(|guest| guest.since == start);
+        assert!(oldest.map(|guest| guest.has_letter).eq([true]));
+        guests.guests.push(guest(second).0);
+        (guests.guests.iter_mut()).for_each(|guest| guest.has_letter = true);
+        assert!(!guests.make_room());
+    }
+
+    #[test]
+    fn a_handshake_ends_with_its_connection_or_at_its_deadline() {
+        let start = Instant::now();
+        let mut guests = Guests::new(start);
+        let (first, first_end) = guest(start);
+        let (second, _second_end) = guest(start + Duration::from_millis(1));
+        guests.guests.extend([first, second]);
+        assert_eq!(guests.next_deadline(), Some(start + HANDSHAKE_TIMEOUT));
+        assert!(!guests.advance(start, |_, _| unreachable!("no message has come")));
+        drop(first_end);
+        assert!(guests.advance(start, |_, _| unreachable!("no message has come")));
+        let deadline = guests.next_deadline().unwrap();
+        assert_eq!(
+            deadline,
+            start + Duration::from_millis(1) + HANDSHAKE_TIMEOUT
+        );
+        assert!(guests.advance(deadline, |_, _| unreachable!("no message has come")));
+        assert!(guests.is_empty() && guests.next_deadline().is_none());
+    }
+
+    #[test]
+    fn messages_beyond_the_rate_are_left_unread() {
+        let start = Instant::now();
+        let mut guests = Guests::new(start);
+        let (guest, end) = guest(start);
+        guests.guests.push(guest);
+        while guests.handshakes.is_ready(start) {
+            guests.handshakes.count(start);
+        }
+        rustix::io::write(&end, b"hello").unwrap();
+        assert!(!guests.advance(start, |_, _| unreachable!("the rate is exceeded")));
+        let later = guests.next_deadline().unwrap();
+        assert!(later > start && later < start + HANDSHAKE_TIMEOUT);
+        let mut count = 0;
+        assert!(!guests.advance(later, |_, _| {
+            count += 1;
+            true
+        }));
+        assert_eq!(count, 1);
+    }
+}

@@ -1,0 +1,188 @@
+#![forbid(unsafe_code)]
+//! The handshake by which two processes agree to share memory.
+//!
+//! | asking process | answering process |
+//! |---|---|
+//! | connects, sends `Hello` with its descriptors and the link's memory | |
+//! | | [`reach`](process::reach)es the asking process, sends `Welcome` with its own descriptors, or `Sorry` or `Later` |
+//! | [`reach`](process::reach)es the answering process, sends `Ready` | |
+//! | | adds the link |
+//!
+//! Each process checks that the kernel lets it copy from and to the other one's memory. Where the kernel forbids that, or
+//! where the other process is of another user, no memory is shared, and packets take the network.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::admission::{self, HANDSHAKE_TIMEOUT, MAX_LINKS, MAX_LINKS_PER_PROCESS};
+use super::guests::{Guest, Guests, Welcomed};
+use super::letter::{Letter, Word};
+use super::link::Link;
+use super::links::{Known, Links};
+use super::local::Local;
+use super::process::{self, Probe};
+use super::segment;
+use super::sockets;
+use super::visitor::Process;
+use crate::descriptor::{self, Descriptor};
+
+/// The result of asking a process.
+pub(super) enum Outcome {
+    Linked(Arc<Link>),
+    Declined,
+    /// The process asks this one at the same time, and that handshake counts.
+    Waits,
+}
+
+/// Asks the process that has an address to share memory, and waits for the answer for at most [`HANDSHAKE_TIMEOUT`].
+pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
+    // The program may have closed or replaced descriptors of the device. Such numbers must not be handed over.
+    if !descriptor::check_all() {
+        return Ok(Outcome::Declined);
+    }
+    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    let socket = sockets::connect_to(address)?;
+    let Some(process) = process::owner(socket.as_fd()) else {
+        return Ok(Outcome::Declined);
+    };
+    let handle = Process::open_handle(process);
+    let (file, side) = segment::make()?;
+    let probe = new_probe();
+    local.wait_for_engine(deadline);
+    let Some(hello) = local.describe(Word::Hello, &probe) else {
+        return Ok(Outcome::Declined);
+    };
+    hello.send(socket.as_fd(), &local.descriptors(Some(file.as_fd())))?;
+    if !sockets::wait_until_readable(socket.as_fd(), deadline)? {
+        return Ok(Outcome::Declined);
+    }
+    let (letter, descriptors) = Letter::receive(socket.as_fd())?;
+    match letter.word {
+        Word::Welcome => {}
+        Word::Later => return Ok(Outcome::Waits),
+        _ => return Ok(Outcome::Declined),
+    }
+    let thread = process::reach(process, letter.thread, letter.probe);
+    let Some(thread) = thread.filter(|_| probe.is_answered()) else {
+        return Ok(Outcome::Declined);
+    };
+    let peer = local.peer(letter, descriptors)?;
+    if !peer.addresses.contains(&address) {
+        return Ok(Outcome::Declined);
+    }
+    let process = Process {
+        number: process,
+        thread,
+        socket,
+        handle,
+    };
+    let link = local.new_link(peer, process, side);
+    local.admit(&link, &Letter::only(Word::Ready), &[])?;
+    Ok(Outcome::Linked(link))
+}
+
+/// Continues the pending handshakes of processes that asked this one. Returns whether a handshake has ended, and with it
+/// perhaps the wait of a thread for a link.
+pub(super) fn answer(local: &Local, links: &mut Links, guests: &mut Guests, now: Instant) -> bool {
+    guests.advance(now, |guests, guest| receive(local, links, guests, guest))
+}
+
+/// Receives a message of a guest. Returns whether the handshake is still pending.
+fn receive(local: &Local, links: &mut Links, guests: &mut Guests, guest: &mut Guest) -> bool {
+    let (letter, descriptors) = match Letter::receive(guest.socket.as_fd()) {
+        Ok(came) => came,
+        Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+    };
+    match (letter.word, guest.welcomed.take()) {
+        (Word::Hello, None) => match welcome(local, links, guests, guest, letter, descriptors) {
+            Ok(welcomed) => {
+                guests.make_room_for_welcomed();
+                guest.welcomed = Some(welcomed);
+                true
+            }
+            Err(word) => {
+                let _ = Letter::only(word).send(guest.socket.as_fd(), &[]);
+                false
+            }
+        },
+        (Word::Ready, Some(Welcomed { link, probe }))
+            if probe.is_answered() && !links.is_taken(link.addresses(), guest.process) =>
+        {
+            links.add(&link, &local.own.addresses);
+            false
+        }
+        _ => false,
+    }
+}
+
+/// Welcomes a guest that has sent `Hello`, or returns the word to refuse the guest with.
+fn welcome(
+    local: &Local,
+    links: &Links,
+    guests: &Guests,
+    guest: &Guest,
+    letter: Letter,
+    mut descriptors: Vec<Descriptor>,
+) -> Result<Welcomed, Word> {
+    const NO: Word = Word::Sorry;
+    // The reason is the same as in `ask`.
+    if !descriptor::check_all() {
+        return Err(NO);
+    }
+    let process = guest.process;
+    let first = letter.addresses.first().ok_or(NO)?;
+    // There is a link already: the guest sent `Hello` before it received the last message of the link's handshake.
+    if let Some(Known::Linked(link)) = links.known(*first)
+        && link.process() == process
+        && link.check()
+    {
+        return Err(Word::Later);
+    }
+    // Of two handshakes at the same time, both processes keep the one that the process with the lower address asked for.
+    if letter
+        .addresses
+        .iter()
+        .any(|&address| links.is_asked(address))
+        && local.own.addresses.first() < Some(first)
+    {
+        return Err(Word::Later);
+    }
+    if guests.has_welcomed(process) {
+        return Err(Word::Later);
+    }
+    if local.visitor_count() >= MAX_LINKS
+        || local.links_with(process) >= MAX_LINKS_PER_PROCESS
+        || links.is_taken(&letter.addresses, process)
+        || admission::is_short_of_descriptors(&guest.socket)
+        || descriptors.is_empty()
+    {
+        return Err(NO);
+    }
+    let file = descriptors.remove(0);
+    let side = segment::take(file.as_fd()).map_err(|_| NO)?;
+    let handle = Process::open_handle(process);
+    let thread = process::reach(process, letter.thread, letter.probe).ok_or(NO)?;
+    let process = Process {
+        number: process,
+        thread,
+        socket: guest.socket.try_clone().map_err(|_| NO)?,
+        handle,
+    };
+    let peer = local.peer(letter, descriptors).map_err(|_| NO)?;
+    let probe = new_probe();
+    let answer = local.describe(Word::Welcome, &probe).ok_or(NO)?;
+    let link = local.new_link(peer, process, side);
+    local
+        .admit(&link, &answer, &local.descriptors(None))
+        .map_err(|_| NO)?;
+    Ok(Welcomed { link, probe })
+}
+
+/// Returns a probe with a random secret.
+fn new_probe() -> Probe {
+    Probe::new(RandomState::new().hash_one(0_u8))
+}

@@ -1,0 +1,164 @@
+#![forbid(unsafe_code)]
+//! The table of links of this process, and of the addresses that other processes of the host have.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::process::Pid;
+
+use super::link::Link;
+
+/// All links of this process, and the result of the last handshake with each address.
+#[derive(Default)]
+pub(super) struct Links {
+    by_address: HashMap<SocketAddr, Known>,
+    links: Vec<Arc<Link>>,
+    /// Set if a link in the table may have ended, so that [`remove_ended`](Self::remove_ended) has to be called again.
+    has_ended: bool,
+    /// Number of times that links were added or removed.
+    changes: u64,
+}
+
+/// Knowledge of the process that has an address.
+pub(super) enum Known {
+    /// A thread of this process is performing a handshake with the process.
+    Asked,
+    Linked(Arc<Link>),
+    /// The process refused a link, or did not answer, at this time.
+    Declined(Instant),
+}
+
+impl Links {
+    /// Returns the knowledge of the process that has an address.
+    pub(super) fn known(&self, address: SocketAddr) -> Option<&Known> {
+        self.by_address.get(&address)
+    }
+
+    /// Returns the link to the process that has an address, unless the link has ended.
+    pub(super) fn link(&self, address: SocketAddr) -> Option<Arc<Link>> {
+        match self.known(address) {
+            Some(Known::Linked(link)) if !link.is_dead() => Some(Arc::clone(link)),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a thread of this process is performing a handshake with the process that has an address.
+    pub(super) fn is_asked(&self, address: SocketAddr) -> bool {
+        matches!(self.known(address), Some(Known::Asked))
+    }
+
+    /// Notes that a thread begins a handshake with the process that has an address.
+    pub(super) fn note_asked(&mut self, address: SocketAddr) {
+        self.by_address.insert(address, Known::Asked);
+    }
+
+    /// Notes that the process that has an address refused a link, or did not answer.
+    pub(super) fn note_declined(&mut self, address: SocketAddr, now: Instant) {
+        self.by_address.insert(address, Known::Declined(now));
+    }
+
+    /// Returns all links.
+    pub(super) fn all(&self) -> &[Arc<Link>] {
+        &self.links
+    }
+
+    /// Returns the number of times that links were added or removed.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Returns whether a link in the table may have ended, so that [`remove_ended`](Self::remove_ended) has to be called.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Returns whether a process other than this one has a link and one of these addresses.
+    pub(super) fn is_taken(&self, addresses: &[SocketAddr], process: Pid) -> bool {
+        addresses.iter().any(|address| match self.known(*address) {
+            Some(Known::Linked(link)) => link.process() != process && link.check(),
+            _ => false,
+        })
+    }
+
+    /// Adds a link. Ends earlier links to the same addresses: the peer does not know those links any more. An earlier link to
+    /// one of this process's own addresses is the other end of the same shared memory, and stays.
+    pub(super) fn add(&mut self, link: &Arc<Link>, own: &[SocketAddr]) {
+        for &address in link.addresses() {
+            let known = Known::Linked(Arc::clone(link));
+            if let Some(Known::Linked(earlier)) = self.by_address.insert(address, known)
+                && !own.contains(&address)
+            {
+                earlier.end();
+                self.has_ended = true;
+            }
+        }
+        self.links.push(Arc::clone(link));
+        self.changes += 1;
+    }
+
+    /// Removes links that have ended, and returns them. A link stays as long as it has messages that came before its end,
+    /// and as long as queue pairs that wait for room in its ring were not resumed.
+    pub(super) fn remove_ended(&mut self) -> Vec<Arc<Link>> {
+        let (present, ended): (Vec<_>, Vec<_>) = (self.links.drain(..))
+            .partition(|link| link.check() || link.may_have_messages() || link.owes_news());
+        self.links = present;
+        self.has_ended = self.links.iter().any(|link| link.is_dead());
+        if !ended.is_empty() {
+            let is_dead = |known: &Known| matches!(known, Known::Linked(link) if link.is_dead());
+            self.by_address.retain(|_, known| !is_dead(known));
+            self.changes += 1;
+        }
+        ended
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn a_link_replaces_an_earlier_one_with_its_address() {
+        let (first, _first_end, _) = testing::links().unwrap();
+        let (second, _second_end, _) = testing::links().unwrap();
+        let address = first.addresses()[0];
+        let mut links = Links::default();
+        links.add(&first, &[]);
+        assert!(!links.has_ended() && links.remove_ended().is_empty());
+        links.add(&second, &[]);
+        assert!(first.is_dead() && links.has_ended());
+        assert!(Arc::ptr_eq(&links.link(address).unwrap(), &second));
+        let ended = links.remove_ended();
+        assert!(ended.len() == 1 && Arc::ptr_eq(&ended[0], &first));
+        assert!(!links.has_ended());
+        assert_eq!((links.all().len(), links.changes()), (1, 3));
+        assert!(Arc::ptr_eq(&links.link(address).unwrap(), &second));
+    }
+
+    #[test]
+    fn both_ends_of_a_link_to_this_process_are_kept() {
+        let (first, _first_end, _) = testing::links().unwrap();
+        let (second, _second_end, _) = testing::links().unwrap();
+        let mut links = Links::default();
+        links.add(&first, first.addresses());
+        links.add(&second, first.addresses());
+        assert!(!first.is_dead() && !links.has_ended());
+        assert_eq!(links.all().len(), 2);
+    }
+
+    #[test]
+    fn a_link_with_messages_stays_until_they_are_taken() {
+        let (here, there, _) = testing::links().unwrap();
+        let mut links = Links::default();
+        links.add(&here, &[]);
+        assert_eq!(there.send(0x100, b"last"), Ok(()));
+        drop(there);
+        assert!(links.remove_ended().is_empty() && links.has_ended());
+        assert_eq!(here.receive(2, |_, _| ()), Some(1));
+        assert_eq!(links.remove_ended().len(), 1);
+        assert!(links.all().is_empty() && !links.has_ended());
+        assert!(links.known(here.addresses()[0]).is_none());
+    }
+}

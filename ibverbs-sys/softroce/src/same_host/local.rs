@@ -1,0 +1,240 @@
+#![forbid(unsafe_code)]
+//! This process as its peers see it: what it hands over in a handshake, and the peers that may copy from and to its memory.
+
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::process::Pid;
+
+use super::admitted::Admitted;
+use super::bells::{self, Bells};
+use super::events::{Events, Source};
+use super::letter::{Letter, Word};
+use super::link::{Failures, Link, Peer};
+use super::process::Probe;
+use super::regions::{Publication, Tables};
+use super::segment::Side;
+use super::visitor::{Process, Visitor};
+use crate::counters::Counters;
+use crate::descriptor::{self, Descriptor};
+use crate::memory::Arena;
+use crate::net::address::slot_of_sender;
+
+/// Identity and resources of this process that peers get in a handshake.
+pub(crate) struct Own {
+    /// The UDP port of the first slot.
+    pub(crate) base_port: u16,
+    /// Addresses of this process's UDP sockets.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// GID table of the device.
+    pub(crate) gids: Vec<Ipv6Addr>,
+    /// Number in keys of the first slot of the table of regions.
+    pub(crate) key_base: u32,
+    /// Tables in which this process publishes regions and queue pairs.
+    pub(crate) publication: Arc<Publication>,
+    /// Memory that regions are allocated from.
+    pub(crate) arena: Arc<Arena>,
+    /// Eventfd that wakes this process's engine.
+    pub(crate) bell: Arc<Descriptor>,
+    /// Eventfds that wake threads of the program.
+    pub(crate) channels: Arc<Bells>,
+    /// Counters of the wakeups that this process sends.
+    pub(crate) counters: Arc<Counters>,
+    /// Set if this process shares memory with itself, too: then it is a peer of its own.
+    pub(crate) is_peer: bool,
+}
+
+/// This process's side of all its handshakes and links.
+pub(super) struct Local {
+    pub(super) own: Own,
+    pub(super) events: Events,
+    engine: Engine,
+    /// Peers that may copy from and to memory of this process.
+    admitted: Admitted<Arc<Visitor>>,
+    failures: Arc<Failures>,
+}
+
+/// The thread ID of this process's engine, by which peers reach this process's memory. Unknown until the engine runs.
+struct Engine {
+    thread: OnceLock<Pid>,
+    lock: Mutex<()>,
+    started: Condvar,
+}
+
+impl Engine {
+    /// Notes that the calling thread is the engine's.
+    fn note_started(&self) {
+        if self.thread.get().is_none() {
+            let _locked = self.lock.lock();
+            let _ = self.thread.set(rustix::thread::gettid());
+            self.started.notify_all();
+        }
+    }
+
+    /// Waits until the engine runs or the deadline has passed.
+    fn wait(&self, deadline: Instant) {
+        let mut locked = self.lock.lock();
+        let is_missing = |_: &mut ()| self.thread.get().is_none();
+        self.started
+            .wait_while_until(&mut locked, is_missing, deadline);
+    }
+}
+
+impl Local {
+    pub(super) fn new(own: Own, events: Events) -> Self {
+        Self {
+            failures: Failures::new(Arc::clone(&own.bell)),
+            own,
+            events,
+            engine: Engine {
+                thread: OnceLock::new(),
+                lock: Mutex::new(()),
+                started: Condvar::new(),
+            },
+            admitted: Admitted::new(),
+        }
+    }
+
+    /// Returns whether an address is of one of this process's sockets.
+    pub(super) fn has_address(&self, address: SocketAddr) -> bool {
+        self.own.addresses.contains(&address)
+    }
+
+    /// Notes that the engine runs, in the calling thread.
+    pub(super) fn note_engine(&self) {
+        self.engine.note_started();
+    }
+
+    /// Waits until the engine runs or the deadline has passed.
+    pub(super) fn wait_for_engine(&self, deadline: Instant) {
+        self.engine.wait(deadline);
+    }
+
+    /// Wakes this process's engine.
+    pub(super) fn ring(&self) {
+        descriptor::count_up(self.own.bell.as_fd());
+    }
+
+    /// Returns whether a link has failed since the previous call.
+    pub(super) fn take_failure(&self) -> bool {
+        self.failures.take()
+    }
+
+    /// Returns a letter that describes this process, or `None` if the engine does not run yet.
+    pub(super) fn describe(&self, word: Word, probe: &Probe) -> Option<Letter> {
+        Some(Letter {
+            word,
+            probe: probe.address(),
+            thread: self.engine.thread.get()?.as_raw_pid(),
+            key_base: self.own.key_base,
+            addresses: self.own.addresses.clone(),
+            gids: self.own.gids.clone(),
+        })
+    }
+
+    /// Returns the descriptors that go with a [description](Self::describe): the memory of the link, in the letter of the
+    /// process that created the memory; then the tables, the arena and the bells of this process.
+    pub(super) fn descriptors<'a>(
+        &'a self,
+        segment: Option<BorrowedFd<'a>>,
+    ) -> Vec<BorrowedFd<'a>> {
+        let own = [
+            self.own.publication.as_fd(),
+            self.own.arena.as_fd(),
+            self.own.bell.as_fd(),
+        ];
+        let own = own.into_iter().chain(self.own.channels.all());
+        segment.into_iter().chain(own).collect()
+    }
+
+    /// Checks a peer's description of itself and its descriptors, without the one of the link's memory, and maps its tables.
+    pub(super) fn peer(
+        &self,
+        letter: Letter,
+        mut descriptors: Vec<Descriptor>,
+    ) -> io::Result<Peer> {
+        if descriptors.len() != 3 + bells::COUNT {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let channels = descriptors.split_off(3);
+        let wrong = |_| io::Error::from(io::ErrorKind::InvalidData);
+        let [tables, arena, bell] = <[Descriptor; 3]>::try_from(descriptors).map_err(wrong)?;
+        // A write to a descriptor that is not a bell could block.
+        if !channels
+            .iter()
+            .chain([&bell])
+            .all(|bell| bells::is_bell(bell.as_fd()))
+        {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut slots = letter.addresses.iter().filter_map(|&address| {
+            let slot = slot_of_sender(self.own.base_port, address);
+            slot.ok().flatten()
+        });
+        Ok(Peer {
+            slot: slots.next(),
+            addresses: letter.addresses,
+            gids: letter.gids,
+            key_base: letter.key_base,
+            tables: Tables::map(tables.as_fd())?,
+            arena,
+            bell,
+            channels,
+        })
+    }
+
+    /// Creates the link to a peer. The link is used when the handshake is finished.
+    pub(super) fn new_link(&self, peer: Peer, process: Process, side: Side) -> Arc<Link> {
+        let counters = Arc::clone(&self.own.counters);
+        Link::new(peer, process, side, counters, Arc::clone(&self.failures))
+    }
+
+    /// Sends a peer the letter that allows it to copy.
+    pub(super) fn admit(
+        &self,
+        link: &Link,
+        letter: &Letter,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let visitor = link.visitor();
+        for watched in visitor.watched() {
+            // Without this event, the end of the peer is noticed when a thread waits for the peer's copies.
+            let _ = self.events.add(watched, Source::Peer);
+        }
+        let socket = visitor.process.socket.as_fd();
+        (self.admitted).admit(Arc::clone(visitor), || letter.send(socket, descriptors))
+    }
+
+    /// Removes the peers that certainly do not copy any more.
+    pub(super) fn dismiss(&self) {
+        self.admitted.retain(|visitor| {
+            let is_gone = visitor.is_gone();
+            if is_gone {
+                for watched in visitor.watched() {
+                    self.events.remove(watched);
+                }
+            }
+            !is_gone
+        });
+    }
+
+    /// Returns all peers that may copy from and to memory of this process. The caller has retracted the memory before.
+    pub(super) fn visitors(&self) -> Vec<Arc<Visitor>> {
+        self.admitted.all()
+    }
+
+    /// Returns the number of peers that were admitted and not [dismissed](Self::dismiss).
+    pub(super) fn visitor_count(&self) -> usize {
+        self.admitted.count(|_| true)
+    }
+
+    /// Returns the number of links with a process, including links that have ended here and may not have ended there.
+    pub(super) fn links_with(&self, process: Pid) -> usize {
+        self.admitted
+            .count(|visitor| visitor.process.number == process && !visitor.is_gone())
+    }
+}

@@ -18,12 +18,12 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::admission::MAX_LINKS_PER_PROCESS;
 use super::admission::{HANDSHAKE_TIMEOUT, RETRY_COOLDOWN};
 use super::events::{Events, Source, Timer};
-use super::guests::Guests;
 use super::handshake::{self, Outcome};
 use super::letter::has_room;
 use super::link::Link;
 use super::links::{Known, Links};
 use super::local::{Local, Own};
+use super::pending::Handshakes;
 use super::sockets;
 use super::visitor::Visitor;
 use crate::descriptor::Descriptor;
@@ -49,7 +49,7 @@ pub(crate) struct Directory {
 
 struct State {
     links: Links,
-    guests: Guests,
+    handshakes: Handshakes,
     /// Time at which the timer for handshakes expires; `None` if the timer is not set.
     timer: Option<Instant>,
 }
@@ -75,7 +75,7 @@ impl Directory {
             listeners,
             state: Mutex::new(State {
                 links: Links::default(),
-                guests: Guests::new(Instant::now()),
+                handshakes: Handshakes::new(Instant::now()),
                 timer: None,
             }),
             changed: Condvar::new(),
@@ -101,7 +101,7 @@ impl Directory {
                     continue;
                 }
                 // The handshake that the peer began is about to end. A second handshake would make a second link.
-                _ if state.guests.is_welcomed(address) => {
+                _ if state.handshakes.is_welcomed(address) => {
                     if self.changed.wait_until(&mut state, deadline).timed_out() {
                         return None;
                     }
@@ -168,9 +168,11 @@ impl Directory {
         }
         let before = state.links.changes();
         let now = Instant::now();
-        let State { links, guests, .. } = &mut *state;
-        guests.accept(&self.listeners, &self.local.events, now);
-        if handshake::answer(&self.local, links, guests, now) {
+        let State {
+            links, handshakes, ..
+        } = &mut *state;
+        handshakes.accept(&self.listeners, &self.local.events, now);
+        if handshake::answer(&self.local, links, handshakes, now) {
             self.changed.notify_all();
         }
         if taken.peer || has_failed || links.has_ended() {
@@ -192,7 +194,7 @@ impl Directory {
 
     /// Sets the timer to the next time at which pending handshakes have to be attended to.
     fn set_handshake_timer(&self, state: &mut State, now: Instant) {
-        let next = state.guests.next_deadline();
+        let next = state.handshakes.next_deadline();
         // A timer that has expired has to be set again, even to the same time.
         state.timer = state.timer.filter(|&timer| timer > now);
         if next == state.timer {
@@ -231,14 +233,14 @@ impl Directory {
 impl Directory {
     /// Allows as many connections and handshakes as after a pause.
     pub(super) fn reset_limits(&self) {
-        self.state.lock().guests.reset_limits(Instant::now());
+        self.state.lock().handshakes.reset_limits(Instant::now());
     }
 
     /// Panics if there are more handshakes or links than the limits allow.
     pub(super) fn check_limits(&self) {
         let state = self.state.lock();
-        state.guests.check_limits();
-        for process in state.guests.processes() {
+        state.handshakes.check_limits();
+        for process in state.handshakes.processes() {
             assert!(self.local.links_with(process) <= MAX_LINKS_PER_PROCESS);
         }
     }
@@ -246,7 +248,9 @@ impl Directory {
     /// Returns whether there is no link and no pending handshake.
     pub(super) fn is_alone(&self) -> bool {
         let state = self.state.lock();
-        state.guests.is_empty() && state.links.all().is_empty() && self.local.visitor_count() == 0
+        state.handshakes.is_empty()
+            && state.links.all().is_empty()
+            && self.local.visitor_count() == 0
     }
 
     /// Returns the descriptor that is readable when the engine is to be woken.

@@ -95,13 +95,13 @@ pub fn handshake(bytes: &[u8]) {
     directory.reset_limits();
     let probe = Probe::new(7);
     let mut connections = 0;
-    let mut guests: Vec<Option<OwnedFd>> = (0..4).map(|_| None).collect();
+    let mut handshakes: Vec<Option<OwnedFd>> = (0..4).map(|_| None).collect();
     for _ in 0..STEPS {
         if input.is_empty() {
             break;
         }
-        let guest = &mut guests[input.below(4)];
-        match (input.below(8), guest.as_ref()) {
+        let handshake = &mut handshakes[input.below(4)];
+        match (input.below(8), handshake.as_ref()) {
             // As many as are accepted at once: nobody else accepts while this thread waits.
             (_, None) if connections == BURST => {}
             (_, None) => {
@@ -110,9 +110,9 @@ pub fn handshake(bytes: &[u8]) {
                 let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
                     .expect("a socket");
                 connect(&socket, &listener.name).expect("it listens");
-                *guest = Some(socket);
+                *handshake = Some(socket);
             }
-            (0, _) => *guest = None,
+            (0, _) => *handshake = None,
             (1, Some(socket)) => {
                 let length = input.below(256);
                 let bytes = input.some(length);
@@ -139,7 +139,7 @@ pub fn handshake(bytes: &[u8]) {
         directory.attend();
         directory.check_limits();
     }
-    drop(guests);
+    drop(handshakes);
     for _ in 0..8 {
         directory.attend();
     }

@@ -19,11 +19,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::admission::{self, HANDSHAKE_TIMEOUT, MAX_LINKS, MAX_LINKS_PER_PROCESS};
-use super::guests::{Guest, Guests, Welcomed};
 use super::letter::{Letter, Word};
 use super::link::Link;
 use super::links::{Known, Links};
 use super::local::Local;
+use super::pending::{Handshake, Handshakes, Welcomed};
 use super::process::{self, Probe};
 use super::segment;
 use super::sockets;
@@ -87,30 +87,44 @@ pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
 
 /// Continues the pending handshakes of processes that asked this one. Returns whether a handshake has ended, and with it
 /// perhaps the wait of a thread for a link.
-pub(super) fn answer(local: &Local, links: &mut Links, guests: &mut Guests, now: Instant) -> bool {
-    guests.advance(now, |guests, guest| receive(local, links, guests, guest))
+pub(super) fn answer(
+    local: &Local,
+    links: &mut Links,
+    handshakes: &mut Handshakes,
+    now: Instant,
+) -> bool {
+    handshakes.advance(now, |handshakes, handshake| {
+        receive(local, links, handshakes, handshake)
+    })
 }
 
-/// Receives a message of a guest. Returns whether the handshake is still pending.
-fn receive(local: &Local, links: &mut Links, guests: &mut Guests, guest: &mut Guest) -> bool {
-    let (letter, descriptors) = match Letter::receive(guest.socket.as_fd()) {
+/// Receives a message of a peer. Returns whether the handshake is still pending.
+fn receive(
+    local: &Local,
+    links: &mut Links,
+    handshakes: &mut Handshakes,
+    handshake: &mut Handshake,
+) -> bool {
+    let (letter, descriptors) = match Letter::receive(handshake.socket.as_fd()) {
         Ok(came) => came,
         Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
     };
-    match (letter.word, guest.welcomed.take()) {
-        (Word::Hello, None) => match welcome(local, links, guests, guest, letter, descriptors) {
-            Ok(welcomed) => {
-                guests.make_room_for_welcomed();
-                guest.welcomed = Some(welcomed);
-                true
+    match (letter.word, handshake.welcomed.take()) {
+        (Word::Hello, None) => {
+            match welcome(local, links, handshakes, handshake, letter, descriptors) {
+                Ok(welcomed) => {
+                    handshakes.make_room_for_welcomed();
+                    handshake.welcomed = Some(welcomed);
+                    true
+                }
+                Err(word) => {
+                    let _ = Letter::only(word).send(handshake.socket.as_fd(), &[]);
+                    false
+                }
             }
-            Err(word) => {
-                let _ = Letter::only(word).send(guest.socket.as_fd(), &[]);
-                false
-            }
-        },
+        }
         (Word::Ready, Some(Welcomed { link, probe }))
-            if probe.is_answered() && !links.is_taken(link.addresses(), guest.process) =>
+            if probe.is_answered() && !links.is_taken(link.addresses(), handshake.process) =>
         {
             links.add(&link, &local.own.addresses);
             false
@@ -119,12 +133,12 @@ fn receive(local: &Local, links: &mut Links, guests: &mut Guests, guest: &mut Gu
     }
 }
 
-/// Welcomes a guest that has sent `Hello`, or returns the word to refuse the guest with.
+/// Welcomes a peer that has sent `Hello`, or returns the word to refuse the peer with.
 fn welcome(
     local: &Local,
     links: &Links,
-    guests: &Guests,
-    guest: &Guest,
+    handshakes: &Handshakes,
+    handshake: &Handshake,
     letter: Letter,
     mut descriptors: Vec<Descriptor>,
 ) -> Result<Welcomed, Word> {
@@ -133,9 +147,9 @@ fn welcome(
     if !descriptor::check_all() {
         return Err(NO);
     }
-    let process = guest.process;
+    let process = handshake.process;
     let first = letter.addresses.first().ok_or(NO)?;
-    // There is a link already: the guest sent `Hello` before it received the last message of the link's handshake.
+    // There is a link already: the peer sent `Hello` before it received the last message of the link's handshake.
     if let Some(Known::Linked(link)) = links.known(*first)
         && link.process() == process
         && link.check()
@@ -151,13 +165,13 @@ fn welcome(
     {
         return Err(Word::Later);
     }
-    if guests.has_welcomed(process) {
+    if handshakes.has_welcomed(process) {
         return Err(Word::Later);
     }
     if local.visitor_count() >= MAX_LINKS
         || local.links_with(process) >= MAX_LINKS_PER_PROCESS
         || links.is_taken(&letter.addresses, process)
-        || admission::is_short_of_descriptors(&guest.socket)
+        || admission::is_short_of_descriptors(&handshake.socket)
         || descriptors.is_empty()
     {
         return Err(NO);
@@ -169,7 +183,7 @@ fn welcome(
     let process = Process {
         number: process,
         thread,
-        socket: guest.socket.try_clone().map_err(|_| NO)?,
+        socket: handshake.socket.try_clone().map_err(|_| NO)?,
         handle,
     };
     let peer = local.peer(letter, descriptors).map_err(|_| NO)?;

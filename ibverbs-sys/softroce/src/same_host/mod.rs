@@ -5,7 +5,7 @@
 //! | `neighbourhood` | the interface to the rest of the crate: all peers of a NIC, and what the NIC publishes to them |
 //! | `directory`, `links` | the processes of the host that are known by their addresses, and the links to them |
 //! | `handshake`, `local`, `letter` | the handshake that begins a link, what this process hands over, and the messages |
-//! | `guests`, `admission` | pending handshakes that other processes began, and the limits on the resources that they take |
+//! | `pending`, `admission` | pending handshakes that other processes began, and the limits on the resources that they take |
 //! | `sockets`, `events` | the sockets by which processes find each other, and the events that the engine attends to |
 //! | `link` | a link: the shared memory, tables and connection of a pair of processes |
 //! | `segment`, `ring`, `brief` | the shared memory of a link: a ring of messages in each direction |
@@ -36,13 +36,13 @@ mod epoch;
 mod events;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
-mod guests;
 mod handshake;
 mod letter;
 mod link;
 mod links;
 mod local;
 mod neighbourhood;
+mod pending;
 mod process;
 mod regions;
 mod ring;

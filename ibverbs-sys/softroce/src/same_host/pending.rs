@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! Connections of other processes whose handshakes are not finished.
 //!
-//! Each connection is a [`Guest`]. [`Guests`] keeps them within the limits of [`admission`](super::admission).
+//! Each connection is a [`Handshake`]. [`Handshakes`] keeps them within the limits of [`admission`](super::admission).
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -22,7 +22,7 @@ use super::sockets;
 use crate::descriptor::Descriptor;
 
 /// A connection without a finished handshake.
-pub(super) struct Guest {
+pub(super) struct Handshake {
     pub(super) socket: Descriptor,
     /// The process that connected, of this process's user.
     pub(super) process: Pid,
@@ -48,7 +48,7 @@ enum Pending {
     End,
 }
 
-impl Guest {
+impl Handshake {
     /// Returns the time at which the handshake is given up.
     fn deadline(&self) -> Instant {
         self.since + HANDSHAKE_TIMEOUT
@@ -80,20 +80,20 @@ impl Guest {
 }
 
 /// All connections without a finished handshake.
-pub(super) struct Guests {
-    guests: Vec<Guest>,
+pub(super) struct Handshakes {
+    all: Vec<Handshake>,
     connections: RateLimit,
-    handshakes: RateLimit,
+    beginnings: RateLimit,
     /// Time at which to accept connections that wait because of a limit or an error; `None` if there are no such connections.
     accept_at: Option<Instant>,
 }
 
-impl Guests {
+impl Handshakes {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            guests: Vec::new(),
+            all: Vec::new(),
             connections: RateLimit::new(CONNECTIONS_PER_SECOND, now),
-            handshakes: RateLimit::new(HANDSHAKES_PER_SECOND, now),
+            beginnings: RateLimit::new(HANDSHAKES_PER_SECOND, now),
             accept_at: None,
         }
     }
@@ -132,10 +132,12 @@ impl Guests {
         let Some(process) = process::owner(socket.as_fd()) else {
             return;
         };
-        let pending = self.guests.iter();
-        let pending = pending.filter(|guest| guest.process == process).count();
+        let pending = self.all.iter();
+        let pending = pending
+            .filter(|handshake| handshake.process == process)
+            .count();
         if pending < MAX_PENDING_PER_PROCESS && events.add(socket.as_fd(), Source::Other).is_ok() {
-            self.guests.push(Guest {
+            self.all.push(Handshake {
                 socket,
                 process,
                 since: now,
@@ -147,82 +149,86 @@ impl Guests {
 
     /// Continues all pending handshakes, and gives up those whose deadline has passed. Returns whether a handshake has ended.
     ///
-    /// `receive` receives a message of a guest that has one, and returns whether the handshake is still pending. Meanwhile,
-    /// guests that are not continued yet are not in this list.
+    /// `receive` receives a message of a peer that has one, and returns whether the handshake is still pending. Meanwhile,
+    /// pending handshakes that are not continued yet are not in this list.
     pub(super) fn advance(
         &mut self,
         now: Instant,
-        mut receive: impl FnMut(&mut Self, &mut Guest) -> bool,
+        mut receive: impl FnMut(&mut Self, &mut Handshake) -> bool,
     ) -> bool {
-        let (welcomed, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.guests)
+        let (welcomed, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.all)
             .into_iter()
-            .partition(|guest| guest.welcomed.is_some());
+            .partition(|handshake| handshake.welcomed.is_some());
         let before = welcomed.len() + others.len();
-        for mut guest in welcomed {
-            if receive(self, &mut guest) {
-                self.guests.push(guest);
+        for mut handshake in welcomed {
+            if receive(self, &mut handshake) {
+                self.all.push(handshake);
             }
         }
-        for mut guest in others {
-            let stays = match guest.pending() {
+        for mut handshake in others {
+            let stays = match handshake.pending() {
                 Pending::Nothing => true,
                 Pending::End => false,
-                Pending::Letter if self.handshakes.is_ready(now) => {
-                    self.handshakes.count(now);
-                    guest.has_letter = false;
-                    receive(self, &mut guest)
+                Pending::Letter if self.beginnings.is_ready(now) => {
+                    self.beginnings.count(now);
+                    handshake.has_letter = false;
+                    receive(self, &mut handshake)
                 }
                 Pending::Letter => {
-                    guest.has_letter = true;
+                    handshake.has_letter = true;
                     true
                 }
             };
             if stays {
-                self.guests.push(guest);
+                self.all.push(handshake);
             }
         }
-        while let Some(late) = self.guests.iter().position(|guest| guest.deadline() <= now) {
-            self.guests.remove(late).give_up();
+        while let Some(late) = self
+            .all
+            .iter()
+            .position(|handshake| handshake.deadline() <= now)
+        {
+            self.all.remove(late).give_up();
         }
-        self.guests.len() < before
+        self.all.len() < before
     }
 
     /// Makes room for another connection, if necessary by closing the oldest one without a message. Returns `false` if each
     /// of the [`MAX_PENDING_HANDSHAKES`] connections has sent a message.
     fn make_room(&mut self) -> bool {
-        if self.guests.len() < MAX_PENDING_HANDSHAKES {
+        if self.all.len() < MAX_PENDING_HANDSHAKES {
             return true;
         }
-        let silent = self.guests.iter().enumerate();
+        let silent = self.all.iter().enumerate();
         let oldest = silent
-            .filter(|(_, guest)| guest.is_silent())
-            .min_by_key(|(_, guest)| guest.since);
+            .filter(|(_, handshake)| handshake.is_silent())
+            .min_by_key(|(_, handshake)| handshake.since);
         let Some(index) = oldest.map(|(index, _)| index) else {
             return false;
         };
-        self.guests.remove(index);
+        self.all.remove(index);
         true
     }
 
-    /// Makes room for another welcomed guest, if necessary by giving up the oldest one.
+    /// Makes room for another welcomed peer, if necessary by giving up the oldest one.
     pub(super) fn make_room_for_welcomed(&mut self) {
         let welcomed = || {
-            let guests = self.guests.iter().enumerate();
-            guests.filter(|(_, guest)| guest.welcomed.is_some())
+            let handshakes = self.all.iter().enumerate();
+            handshakes.filter(|(_, handshake)| handshake.welcomed.is_some())
         };
         if welcomed().count() < MAX_WELCOMED {
             return;
         }
-        if let Some((index, _)) = welcomed().min_by_key(|(_, guest)| guest.since) {
-            self.guests.remove(index).give_up();
+        if let Some((index, _)) = welcomed().min_by_key(|(_, handshake)| handshake.since) {
+            self.all.remove(index).give_up();
         }
     }
 
     /// Returns the next time at which to [`accept`](Self::accept) and [`advance`](Self::advance), even without an event.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let unread = self.guests.iter().any(|guest| guest.has_letter);
-        let unread = unread.then(|| self.handshakes.ready_at());
-        let deadlines = self.guests.iter().map(Guest::deadline);
+        let unread = self.all.iter().any(|handshake| handshake.has_letter);
+        let unread = unread.then(|| self.beginnings.ready_at());
+        let deadlines = self.all.iter().map(Handshake::deadline);
         deadlines.chain(unread).chain(self.accept_at).min()
     }
 
@@ -230,32 +236,35 @@ impl Guests {
     pub(super) fn is_welcomed(&self, address: SocketAddr) -> bool {
         let mut addresses = self
             .welcomed()
-            .filter_map(|guest| guest.welcomed.as_ref())
+            .filter_map(|handshake| handshake.welcomed.as_ref())
             .flat_map(|welcomed| welcomed.link.addresses());
         addresses.any(|known| *known == address)
     }
 
     /// Returns whether a connection of a process was welcomed.
     pub(super) fn has_welcomed(&self, process: Pid) -> bool {
-        self.welcomed().any(|guest| guest.process == process)
+        self.welcomed()
+            .any(|handshake| handshake.process == process)
     }
 
-    fn welcomed(&self) -> impl Iterator<Item = &Guest> {
-        self.guests.iter().filter(|guest| guest.welcomed.is_some())
+    fn welcomed(&self) -> impl Iterator<Item = &Handshake> {
+        self.all
+            .iter()
+            .filter(|handshake| handshake.welcomed.is_some())
     }
 }
 
 #[cfg(any(test, fuzzing))]
-impl Guests {
+impl Handshakes {
     /// Allows as many connections and handshakes as after a pause.
     pub(super) fn reset_limits(&mut self, now: Instant) {
         self.connections = RateLimit::new(CONNECTIONS_PER_SECOND, now);
-        self.handshakes = RateLimit::new(HANDSHAKES_PER_SECOND, now);
+        self.beginnings = RateLimit::new(HANDSHAKES_PER_SECOND, now);
     }
 
     /// Panics if there are more pending handshakes than the limits allow.
     pub(super) fn check_limits(&self) {
-        assert!(self.guests.len() <= MAX_PENDING_HANDSHAKES);
+        assert!(self.all.len() <= MAX_PENDING_HANDSHAKES);
         for process in self.processes() {
             let pending = self.processes().filter(|&other| other == process).count();
             assert!(pending <= MAX_PENDING_PER_PROCESS);
@@ -265,12 +274,12 @@ impl Guests {
 
     /// Returns the process of each pending handshake.
     pub(super) fn processes(&self) -> impl Iterator<Item = Pid> {
-        self.guests.iter().map(|guest| guest.process)
+        self.all.iter().map(|handshake| handshake.process)
     }
 
     /// Returns whether no handshake is pending.
     pub(super) fn is_empty(&self) -> bool {
-        self.guests.is_empty()
+        self.all.is_empty()
     }
 }
 
@@ -281,75 +290,78 @@ mod tests {
     use super::super::testing;
     use super::*;
 
-    /// Returns a guest that has sent nothing, and the peer's end of the connection.
-    fn guest(since: Instant) -> (Guest, Descriptor) {
+    /// Returns a peer that has sent nothing, and the peer's end of the connection.
+    fn handshake(since: Instant) -> (Handshake, Descriptor) {
         let (socket, end) = testing::connection().unwrap();
-        let guest = Guest {
+        let handshake = Handshake {
             socket,
             process: rustix::process::getpid(),
             since,
             has_letter: false,
             welcomed: None,
         };
-        (guest, end)
+        (handshake, end)
     }
 
     #[test]
     fn only_a_connection_without_a_message_makes_room() {
         let start = Instant::now();
-        let mut guests = Guests::new(start);
+        let mut handshakes = Handshakes::new(start);
         let second = start + Duration::from_millis(1);
         for _ in 0..MAX_PENDING_HANDSHAKES {
-            assert!(guests.make_room());
-            guests.guests.push(guest(second).0);
+            assert!(handshakes.make_room());
+            handshakes.all.push(handshake(second).0);
         }
-        guests.guests[7].since = start;
-        guests.guests[9].since = start;
-        guests.guests[7].has_letter = true;
-        assert!(guests.make_room(), "one of them is silent");
-        assert_eq!(guests.guests.len(), MAX_PENDING_HANDSHAKES - 1);
-        let oldest = guests.guests.iter().filter(|guest| guest.since == start);
-        assert!(oldest.map(|guest| guest.has_letter).eq([true]));
-        guests.guests.push(guest(second).0);
-        (guests.guests.iter_mut()).for_each(|guest| guest.has_letter = true);
-        assert!(!guests.make_room());
+        handshakes.all[7].since = start;
+        handshakes.all[9].since = start;
+        handshakes.all[7].has_letter = true;
+        assert!(handshakes.make_room(), "one of them is silent");
+        assert_eq!(handshakes.all.len(), MAX_PENDING_HANDSHAKES - 1);
+        let oldest = handshakes
+            .all
+            .iter()
+            .filter(|handshake| handshake.since == start);
+        assert!(oldest.map(|handshake| handshake.has_letter).eq([true]));
+        handshakes.all.push(handshake(second).0);
+        (handshakes.all.iter_mut()).for_each(|handshake| handshake.has_letter = true);
+        assert!(!handshakes.make_room());
     }
 
     #[test]
     fn a_handshake_ends_with_its_connection_or_at_its_deadline() {
         let start = Instant::now();
-        let mut guests = Guests::new(start);
-        let (first, first_end) = guest(start);
-        let (second, _second_end) = guest(start + Duration::from_millis(1));
-        guests.guests.extend([first, second]);
-        assert_eq!(guests.next_deadline(), Some(start + HANDSHAKE_TIMEOUT));
-        assert!(!guests.advance(start, |_, _| unreachable!("no message has come")));
+        let mut handshakes = Handshakes::new(start);
+        let (first, first_end) = handshake(start);
+        let (second, _second_end) = handshake(start + Duration::from_millis(1));
+        handshakes.all.extend([first, second]);
+        assert_eq!(handshakes.next_deadline(), Some(start + HANDSHAKE_TIMEOUT));
+        assert!(!handshakes.advance(start, |_, _| unreachable!("no message has come")));
         drop(first_end);
-        assert!(guests.advance(start, |_, _| unreachable!("no message has come")));
-        let deadline = guests.next_deadline().unwrap();
+        assert!(handshakes.advance(start, |_, _| unreachable!("no message has come")));
+        let deadline = handshakes.next_deadline().unwrap();
         assert_eq!(
             deadline,
             start + Duration::from_millis(1) + HANDSHAKE_TIMEOUT
         );
-        assert!(guests.advance(deadline, |_, _| unreachable!("no message has come")));
-        assert!(guests.is_empty() && guests.next_deadline().is_none());
+        assert!(handshakes.advance(deadline, |_, _| unreachable!("no message has come")));
+        assert!(handshakes.is_empty() && handshakes.next_deadline().is_none());
     }
 
     #[test]
     fn messages_beyond_the_rate_are_left_unread() {
         let start = Instant::now();
-        let mut guests = Guests::new(start);
-        let (guest, end) = guest(start);
-        guests.guests.push(guest);
-        while guests.handshakes.is_ready(start) {
-            guests.handshakes.count(start);
+        let mut handshakes = Handshakes::new(start);
+        let (handshake, end) = handshake(start);
+        handshakes.all.push(handshake);
+        while handshakes.beginnings.is_ready(start) {
+            handshakes.beginnings.count(start);
         }
         rustix::io::write(&end, b"hello").unwrap();
-        assert!(!guests.advance(start, |_, _| unreachable!("the rate is exceeded")));
-        let later = guests.next_deadline().unwrap();
+        assert!(!handshakes.advance(start, |_, _| unreachable!("the rate is exceeded")));
+        let later = handshakes.next_deadline().unwrap();
         assert!(later > start && later < start + HANDSHAKE_TIMEOUT);
         let mut count = 0;
-        assert!(!guests.advance(later, |_, _| {
+        assert!(!handshakes.advance(later, |_, _| {
             count += 1;
             true
         }));

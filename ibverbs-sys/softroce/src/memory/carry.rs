@@ -119,15 +119,27 @@ impl View<'_> {
                 let bytes = bytes.get(offset as usize..)?.get(..length)?;
                 (!write).then(|| act(&[Piece::of(bytes)]))
             }
-            Payload::Gathered(list) => self.registry().with(self.queue_pair(), |entries| {
-                let found = self.find_local(entries, list, offset, length, write)?;
-                let pieces: Option<SmallVec<[Piece<'_>; 4]>> = found
-                    .iter()
-                    .map(|(found, length)| found.span.piece(found.offset, *length, write))
-                    .collect();
-                Some(act(&pieces?))
-            }),
+            Payload::Gathered(list) => self.with_segments(list, offset, length, write, act),
         }
+    }
+
+    /// Does something with bytes of a message that is spread over `list`, as [`with_pieces`](Self::with_pieces).
+    pub(crate) fn with_segments<T>(
+        &self,
+        list: &[Segment],
+        offset: u32,
+        length: usize,
+        write: bool,
+        act: impl FnOnce(&[Piece<'_>]) -> T,
+    ) -> Option<T> {
+        self.registry().with(self.queue_pair(), |entries| {
+            let found = self.find_local(entries, list, offset, length, write)?;
+            let pieces: Option<SmallVec<[Piece<'_>; 4]>> = found
+                .iter()
+                .map(|(found, length)| found.span.piece(found.offset, *length, write))
+                .collect();
+            Some(act(&pieces?))
+        })
     }
 
     fn find_remote<'e>(

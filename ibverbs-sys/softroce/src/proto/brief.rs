@@ -3,7 +3,10 @@
 //! A brief says what one packet would say, or an acknowledgement and a packet, with the same sequence numbers; so briefs and
 //! packets can follow each other in any order. What does not fit into one goes as a packet.
 
-use super::{Counter, Host, QueuePair, Sequence, Service, State, Time};
+use super::{
+    Counter, Host, Misplaced, QueuePair, Remote, Segment, SendRequest, Sequence, Service, State,
+    Time,
+};
 
 /// Bytes of a message that fit into a brief.
 pub(crate) const SHORT: usize = 32;
@@ -21,17 +24,110 @@ pub struct Brief<'a> {
     pub message: Option<Short<'a>>,
 }
 
-/// A message of a send that is one packet.
+/// A message that takes a receive, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short<'a> {
-    /// Its number.
+    /// The number of its first packet.
     pub sequence: Sequence,
-    /// Immediate data.
+    /// The contents of the payload.
+    pub form: Form,
+    /// Immediate data, or the key that the message invalidates.
     pub immediate: Option<[u8; 4]>,
     /// The peer's completion shall raise an event.
     pub solicited: bool,
     /// The message, where it was found: `SHORT` bytes at most.
     pub payload: &'a [u8],
+}
+
+/// The contents of a brief's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// All bytes of a send.
+    Whole,
+    /// The segments of the sender's memory that hold a part of a send: the receiver copies the bytes.
+    Fetch {
+        /// The part is the first of the message.
+        starts: bool,
+        /// The part is the last of the message.
+        ends: bool,
+        /// The message invalidates the key in the place of immediate data.
+        invalidates: bool,
+    },
+    /// The length of a write with immediate data, whose bytes the sender has written.
+    Written,
+}
+
+/// Segments in the payload of a brief.
+pub(crate) const SEGMENTS: usize = SHORT / SEGMENT;
+
+/// Bytes of a segment in the payload of a brief.
+const SEGMENT: usize = 16;
+
+/// The largest part of a message that a receiver fetches at once, in bytes: other queue pairs wait for its copy.
+pub(crate) const PART: u32 = 64 << 10;
+
+/// The memory of the peer, where the two processes share memory.
+pub trait Partner<H> {
+    /// Returns whether the peer can fetch bytes of sends, and this side can write to the memory of the peer.
+    fn is_there(&self) -> bool {
+        true
+    }
+
+    /// Writes the bytes of a request to memory of the peer. Returns `None` if that is to be left to packets.
+    fn write(&mut self, request: &SendRequest, remote: Remote, host: &H) -> Option<()>;
+
+    /// Copies segments of the peer's memory to the places from `offset` on of a message that is scattered over `to`.
+    ///
+    /// # Errors
+    /// [`Misplaced::Here`] if `to` cannot be written, and [`Misplaced::There`] if the sender has to send the bytes.
+    fn fetch(
+        &mut self,
+        from: &[Segment],
+        to: &[Segment],
+        offset: u32,
+        host: &H,
+    ) -> Result<(), Misplaced>;
+}
+
+/// No memory is shared.
+impl<H> Partner<H> for () {
+    fn is_there(&self) -> bool {
+        false
+    }
+
+    fn write(&mut self, _: &SendRequest, _: Remote, _: &H) -> Option<()> {
+        None
+    }
+
+    fn fetch(&mut self, _: &[Segment], _: &[Segment], _: u32, _: &H) -> Result<(), Misplaced> {
+        Err(Misplaced::There)
+    }
+}
+
+/// Writes segments to the payload of a brief; returns how many bytes they take.
+pub(super) fn put_segments(
+    segments: impl Iterator<Item = Segment>,
+    room: &mut [u8; SHORT],
+) -> usize {
+    let mut taken = 0;
+    for (segment, bytes) in segments.zip(room.chunks_exact_mut(SEGMENT)) {
+        bytes[..8].copy_from_slice(&segment.address.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&segment.length.to_ne_bytes());
+        bytes[12..].copy_from_slice(&segment.key.to_ne_bytes());
+        taken += SEGMENT;
+    }
+    taken
+}
+
+/// Reads the segments in the payload of a brief.
+pub(super) fn segments(payload: &[u8]) -> impl Iterator<Item = Segment> {
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
+    let (whole, _) = payload.as_chunks::<SEGMENT>();
+    whole.iter().map(move |bytes| Segment {
+        address: bytes[..8].try_into().map_or(0, u64::from_ne_bytes),
+        length: word(&bytes[8..12]),
+        key: word(&bytes[12..]),
+    })
 }
 
 /// A short message that is posted, beside its bytes.
@@ -71,10 +167,11 @@ impl Brief<'_> {
 impl QueuePair {
     /// The next thing to be said, if it fits into a brief; if not, [`poll_transmit`](Self::poll_transmit) has it, or there is
     /// nothing. A message is put into `room`. For `now` holds what [`receive_brief`](Self::receive_brief) says.
-    pub fn poll_brief<'a>(
+    pub fn poll_brief<'a, H: Host>(
         &mut self,
         now: impl FnOnce() -> Time,
-        host: &mut impl Host,
+        host: &mut H,
+        partner: &mut impl Partner<H>,
         room: &'a mut [u8; SHORT],
     ) -> Option<Brief<'a>> {
         let sends = match self.endpoint.state {
@@ -88,7 +185,7 @@ impl QueuePair {
         let mut message = None;
         let mut done = Ok(());
         if sends {
-            let polled = self.requester.poll_brief(now, &self.endpoint, host, room);
+            let polled = (self.requester).poll_brief(now, &self.endpoint, host, partner, room);
             message = polled.ok().flatten();
             done = polled.map(drop);
         }
@@ -145,6 +242,16 @@ impl QueuePair {
         }
     }
 
+    /// Leaves all messages to packets until [`poll_brief`](Self::poll_brief) is called.
+    pub fn withhold(&mut self) {
+        self.requester.withhold();
+    }
+
+    /// Returns whether the next message waits for [`poll_brief`](Self::poll_brief) alone: packets do not take it.
+    pub fn offers_next(&self) -> bool {
+        self.requester.offers_next()
+    }
+
     /// Whether [`poll_transmit`](Self::poll_transmit) has nothing, as far as can be seen at a glance.
     pub fn is_silent(&self) -> bool {
         self.prospect() == Prospect::Nothing
@@ -154,7 +261,13 @@ impl QueuePair {
     ///
     /// The caller has checked that it came from the peer's address. `now` may be a moment that is somewhat later than the present: no
     /// more follows from it than how long the peer has for the next answer, and memory loses none.
-    pub fn receive_brief(&mut self, now: Time, brief: &Brief<'_>, host: &mut impl Host) {
+    pub fn receive_brief<H: Host>(
+        &mut self,
+        now: Time,
+        brief: &Brief<'_>,
+        host: &mut H,
+        partner: &mut impl Partner<H>,
+    ) {
         if self.endpoint.service != Service::ReliableConnection {
             host.count(Counter::Unaddressed, 1);
             return;
@@ -176,11 +289,13 @@ impl QueuePair {
             && self.endpoint.state != State::Error
         {
             self.tell_established(host);
-            self.responder.receive_short(&self.endpoint, message, host);
+            (self.responder).receive_short(&self.endpoint, message, host, partner);
             self.end_if_due(host);
         }
     }
 }
 
+#[cfg(test)]
+mod offers;
 #[cfg(test)]
 mod tests;

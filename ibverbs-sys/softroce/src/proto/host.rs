@@ -280,6 +280,10 @@ pub trait Host: Memory {
     /// Completes a receive request; for an XRC target, one of the shared queue `xrc_srq`.
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
 
+    /// Takes back what peers were told of the queue pair: its requests end with errors. This is called before the first of
+    /// their completions, after which the program may change the bytes of its messages.
+    fn fails(&mut self) {}
+
     /// Raises an event of the queue pair.
     fn raise(&mut self, event: Event);
 

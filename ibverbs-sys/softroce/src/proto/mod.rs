@@ -41,7 +41,7 @@ mod time;
 mod timer;
 
 pub use attributes::{AccessFlags, Attributes, Mtu, Service, State};
-pub use brief::{Brief, Prospect, Short, Utterance};
+pub use brief::{Brief, Form, Partner, Prospect, Short, Utterance};
 pub use direct::{Answer, Misplaced, Part, Peer, Place, Step};
 pub use host::{Counter, Event, Host, LocalFault, Memory, RemoteFault, Withdrawal};
 pub use path::{Arrival, Path};

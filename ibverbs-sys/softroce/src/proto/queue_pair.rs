@@ -365,6 +365,7 @@ impl QueuePair {
         match done {
             Ok(()) => self.tell_drained(host),
             Err(Failed(status)) => {
+                host.fails();
                 self.requester.fail(status, host);
                 if self.endpoint.is_reliable() {
                     self.fall(host);
@@ -390,6 +391,7 @@ impl QueuePair {
     /// Goes to the error state.
     pub(super) fn fall(&mut self, host: &mut impl Host) {
         let before = self.endpoint.state;
+        host.fails();
         self.endpoint.state = State::Error;
         self.requester.flush(&self.endpoint, host);
         self.responder.flush(host);

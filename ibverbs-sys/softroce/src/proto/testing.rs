@@ -371,7 +371,7 @@ impl Host for Machine {
 pub(crate) struct Node {
     pub(crate) queue_pair: QueuePair,
     pub(crate) machine: Machine,
-    sent: usize,
+    pub(crate) sent: usize,
 }
 
 /// Which of the two nodes sends.

@@ -1,13 +1,17 @@
 //! Short messages and acknowledgements to a queue pair of another process of the host: through the memory that both share,
 //! without being made packets.
 
+use std::sync::Arc;
+
 use super::QueuePair;
 use super::at_once::Data;
 use super::device::Outgoing;
 use super::object::Inner;
 use super::shared::Near;
 use crate::proto::brief::SHORT;
-use crate::proto::{Arrival, Brief, Counter, Host, Memory, Prospect, Service, Time, Utterance};
+use crate::proto::{
+    Arrival, Brief, Counter, Form, Host, Memory, Prospect, Service, Time, Utterance,
+};
 use crate::same_host::Failure;
 
 impl QueuePair {
@@ -18,20 +22,23 @@ impl QueuePair {
             return false;
         }
         let Some(partner) = self.partner(mine) else {
+            mine.transport.withhold();
             return false;
         };
         let Some(tag) = partner.tag else {
+            mine.transport.withhold();
             mine.partner = Some(partner);
             return false;
         };
-        let link = &partner.link;
+        let mut partner = partner;
+        let link = Arc::clone(&partner.link);
         let (mut packets, mut bytes) = (0, 0);
         self.with(mine, |transport, host| {
             host.answering = true;
             let mut room = [0; SHORT];
             while link.may_send(self.number()) {
                 let now = || self.device().coarse_now();
-                let Some(brief) = transport.poll_brief(now, host, &mut room) else {
+                let Some(brief) = transport.poll_brief(now, host, &mut partner, &mut room) else {
                     break;
                 };
                 packets += 1;
@@ -114,13 +121,23 @@ impl QueuePair {
         brief: &Brief<'_>,
     ) -> Prospect {
         let mut inner = self.inner.lock();
+        let has_bytes = brief
+            .message
+            .as_ref()
+            .is_some_and(|message| matches!(message.form, Form::Fetch { .. }));
+        let mut partner = has_bytes.then(|| self.partner(&mut inner)).flatten();
         self.with(&mut inner, |transport, host| {
-            if arrival.is_of(transport.attributes()) {
-                transport.receive_brief(now, brief, host);
-            } else {
+            if !arrival.is_of(transport.attributes()) {
                 host.count(Counter::Unaddressed, 1);
+            } else if let Some(partner) = &mut partner {
+                transport.receive_brief(now, brief, host, partner);
+            } else {
+                transport.receive_brief(now, brief, host, &mut ());
             }
         });
+        if partner.is_some() {
+            inner.partner = partner;
+        }
         inner.transport.prospect()
     }
 }

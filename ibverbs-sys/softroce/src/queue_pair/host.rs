@@ -118,6 +118,19 @@ impl Surroundings<'_> {
         memory.with_pieces(message, offset, length, write, act)?
     }
 
+    /// Does something with bytes of a message of this side that is spread over `list`, if they are there as they have to be.
+    pub(super) fn with_segments<T>(
+        &self,
+        list: &[Segment],
+        offset: u32,
+        length: u32,
+        write: bool,
+        act: &mut dyn FnMut(&[Piece<'_>]) -> Option<T>,
+    ) -> Option<Option<T>> {
+        let memory = self.local().ok()?;
+        memory.with_segments(list, offset, length as usize, write, act)
+    }
+
     /// Tells how requests of this side ended, in order.
     #[inline(always)]
     pub(super) fn complete_sends(&mut self, completions: impl Iterator<Item = Completion>) {
@@ -326,6 +339,12 @@ impl Host for Surroundings<'_> {
             }
         } else if let Some(queue) = &self.attached.receive_queue {
             complete(queue, one, self.number, self.device, self.notes);
+        }
+    }
+
+    fn fails(&mut self) {
+        if let Some(neighbourhood) = self.device.neighbourhood() {
+            neighbourhood.retract_queue_pair(self.number);
         }
     }
 

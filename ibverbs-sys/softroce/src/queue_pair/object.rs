@@ -323,6 +323,10 @@ impl QueuePair {
             inner.transport.expect_room(now);
         }
         outgoing.flush();
+        if inner.transport.offers_next() {
+            // Packets had to go before it.
+            self.transmit_briefs(inner, outgoing);
+        }
     }
 
     /// Returns whether an acknowledgement is all there is to transmit, and may wait for a message of the program to go

@@ -16,8 +16,8 @@ use crate::context::Refusal;
 use crate::counters::Tally;
 use crate::net;
 use crate::proto::{
-    self, AccessFlags, Answer, CompletionStatus, Counter, LocalFault, Memory, Part, Payload, Peer,
-    Remote, SendOperation, Service, State, Step,
+    self, AccessFlags, Answer, CompletionStatus, Counter, LocalFault, Memory, Misplaced, Part,
+    Payload, Peer, Remote, Segment, SendOperation, SendRequest, Service, State, Step,
 };
 use crate::same_host::{self, Access, Atomic, Knowledge, Link, Target};
 
@@ -273,6 +273,97 @@ impl Told {
     }
 }
 
+impl proto::Partner<Surroundings<'_>> for Partner {
+    fn write(
+        &mut self,
+        request: &SendRequest,
+        remote: Remote,
+        host: &Surroundings<'_>,
+    ) -> Option<()> {
+        let generation = self.connection()?;
+        self.copy(
+            &request.payload,
+            request.length,
+            remote,
+            host,
+            generation,
+            false,
+        )
+    }
+
+    fn fetch(
+        &mut self,
+        from: &[Segment],
+        to: &[Segment],
+        offset: u32,
+        host: &Surroundings<'_>,
+    ) -> Result<(), Misplaced> {
+        let generation = self.connection().ok_or(Misplaced::There)?;
+        let Self {
+            link,
+            target,
+            known,
+            ..
+        } = self;
+        let mut visit = (link.visit(target, generation, known)).ok_or(Misplaced::There)?;
+        let mut offset = offset;
+        for segment in from {
+            let fetched = host.with_segments(to, offset, segment.length, true, &mut |pieces| {
+                visit.fetch(segment, pieces)
+            });
+            fetched.ok_or(Misplaced::Here)?.ok_or(Misplaced::There)?;
+            offset += segment.length;
+        }
+        visit.was_valid().then_some(()).ok_or(Misplaced::There)
+    }
+}
+
+impl Partner {
+    /// Returns the generation of the other side's connection to this one.
+    fn connection(&self) -> Option<u32> {
+        let known = self.generation;
+        known.or_else(|| Some(self.link.connection(&self.target)?.generation))
+    }
+
+    /// Copies all bytes of a read or a write.
+    fn copy(
+        &mut self,
+        payload: &Payload,
+        length: u32,
+        remote: Remote,
+        host: &Surroundings<'_>,
+        generation: u32,
+        reads: bool,
+    ) -> Option<()> {
+        let Self {
+            link,
+            target,
+            known,
+            ..
+        } = self;
+        let mut done = 0;
+        loop {
+            let part = (length - done).min(STRIDE);
+            let place = Remote {
+                address: remote.address.checked_add(u64::from(done))?,
+                key: remote.key,
+            };
+            host.with_pieces(payload, done, part, reads, &mut |pieces| {
+                let access = if reads {
+                    Access::Get(pieces)
+                } else {
+                    Access::Put(pieces)
+                };
+                link.visit(target, generation, known)?.access(place, access)
+            })?;
+            done += part;
+            if done == length {
+                return Some(());
+            }
+        }
+    }
+}
+
 /// The other side, of which nobody is there.
 struct Away {
     partner: Partner,
@@ -320,12 +411,16 @@ impl Away {
         let request = part.request;
         match request.operation {
             SendOperation::Write { remote, .. } => {
-                let done = self.strides(part, remote, sender, generation, false);
-                done.map(Ok)
+                let payload = &request.payload;
+                let copied =
+                    (self.partner).copy(payload, part.length, remote, sender, generation, false);
+                copied.map(Ok)
             }
             SendOperation::Read { remote } => {
-                let done = self.strides(part, remote, sender, generation, true);
-                done.map(Ok)
+                let payload = &request.payload;
+                let copied =
+                    (self.partner).copy(payload, part.length, remote, sender, generation, true);
+                copied.map(Ok)
             }
             SendOperation::CompareSwap { remote, .. } | SendOperation::FetchAdd { remote, .. } => {
                 let atomic = match request.operation {
@@ -353,44 +448,6 @@ impl Away {
                 Some(sender.scatter(list, 0, &before.to_ne_bytes()))
             }
             _ => None,
-        }
-    }
-
-    /// Copies all bytes of a read or a write.
-    fn strides(
-        &mut self,
-        part: &Part<'_>,
-        remote: Remote,
-        sender: &Surroundings<'_>,
-        generation: u32,
-        reads: bool,
-    ) -> Option<()> {
-        let Partner {
-            link,
-            target,
-            known,
-            ..
-        } = &mut self.partner;
-        let mut done = 0;
-        loop {
-            let length = (part.length - done).min(STRIDE);
-            let place = Remote {
-                address: remote.address.checked_add(u64::from(done))?,
-                key: remote.key,
-            };
-            let payload = &part.request.payload;
-            sender.with_pieces(payload, done, length, reads, &mut |pieces| {
-                let access = if reads {
-                    Access::Get(pieces)
-                } else {
-                    Access::Put(pieces)
-                };
-                link.visit(target, generation, known)?.access(place, access)
-            })?;
-            done += length;
-            if done == part.length {
-                return Some(());
-            }
         }
     }
 

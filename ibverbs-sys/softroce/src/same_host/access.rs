@@ -10,7 +10,7 @@
 use std::net::Ipv6Addr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use super::epoch::{Lane, Lanes};
 use super::link::Link;
@@ -18,7 +18,7 @@ use super::process::{self, Place};
 use super::regions::Region;
 use super::shared::Map;
 use crate::memory::Piece;
-use crate::proto::{AccessFlags, Remote};
+use crate::proto::{AccessFlags, Remote, Segment};
 
 /// A queue pair at a peer, as this side knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,6 +212,38 @@ impl Visit<'_> {
             }
             Bytes::Process(address) => self.by_kernel(Place { address, length }, access),
         }
+    }
+
+    /// Copies bytes of a message of the peer, which the peer's queue pair may send, to `pieces`.
+    #[inline]
+    pub(crate) fn fetch(&mut self, segment: &Segment, pieces: &[Piece<'_>]) -> Option<()> {
+        let remote = Remote {
+            address: segment.address,
+            key: segment.key,
+        };
+        let length = Piece::total(pieces);
+        self.left = self.left.saturating_sub(length + REQUEST);
+        match self.find(remote, length, AccessFlags::empty())? {
+            Bytes::Mapped(offset) => {
+                let (_, map) = self.known.map.as_ref()?;
+                map.get(offset, pieces)
+            }
+            Bytes::Process(address) => {
+                self.by_kernel(Place { address, length }, Access::Get(pieces))
+            }
+        }
+    }
+
+    /// Returns whether what this visit goes by was told all the time: what was copied are the bytes of the peer's message, which
+    /// had not ended.
+    pub(crate) fn was_valid(&self) -> bool {
+        fence(Ordering::Acquire);
+        let reach = self.known.queue_pair;
+        reach.is_some_and(|reach| {
+            self.link
+                .tables()
+                .has_queue_pair(self.number, reach.version)
+        })
     }
 
     /// Does an atomic operation on eight bytes of the peer; what they were. None: it was not done.

@@ -3,13 +3,19 @@
 
 use super::ring::WORDS;
 use crate::proto::brief::SHORT;
-use crate::proto::{Brief, Sequence, Short};
+use crate::proto::{Brief, Form, Sequence, Short};
 
 /// Bits of the first word, above the number of the queue pair.
 const ACKNOWLEDGED: u64 = 1 << 24;
 const MESSAGE: u64 = 1 << 25;
 const IMMEDIATE: u64 = 1 << 26;
 const SOLICITED: u64 = 1 << 27;
+const FETCH: u64 = 1 << 28;
+const WRITTEN: u64 = 1 << 29;
+const STARTS: u64 = 1 << 30;
+const ENDS: u64 = 1 << 31;
+/// Bits of the second word, above the partition.
+const INVALIDATES: u64 = 1 << 48;
 
 /// Where numbers of 24 bits begin.
 const NUMBER: u64 = 0xff_ffff;
@@ -38,6 +44,18 @@ pub(crate) fn encode(brief: &Brief<'_>) -> [u64; WORDS] {
             | (message.payload.len() as u64) << LENGTH_AT;
         if message.solicited {
             words[0] |= SOLICITED;
+        }
+        match message.form {
+            Form::Whole => {}
+            Form::Written => words[0] |= WRITTEN,
+            Form::Fetch {
+                starts,
+                ends,
+                invalidates,
+            } => {
+                words[0] |= FETCH | if starts { STARTS } else { 0 } | if ends { ENDS } else { 0 };
+                words[1] |= if invalidates { INVALIDATES } else { 0 };
+            }
         }
         if let Some(immediate) = message.immediate {
             words[0] |= IMMEDIATE;
@@ -70,7 +88,17 @@ pub(crate) fn decode<'a>(words: &[u64; WORDS], room: &'a mut [u8; SHORT]) -> Opt
         for (bytes, word) in chunks.iter_mut().zip(&words[BYTES_AT..]) {
             *bytes = word.to_ne_bytes();
         }
+        let form = match (has(FETCH), has(WRITTEN)) {
+            (false, false) => Form::Whole,
+            (false, true) => Form::Written,
+            (true, _) => Form::Fetch {
+                starts: has(STARTS),
+                ends: has(ENDS),
+                invalidates: words[1] & INVALIDATES != 0,
+            },
+        };
         Some(Short {
+            form,
             sequence: Sequence::new((words[0] >> SEQUENCE_AT & NUMBER) as u32),
             immediate: has(IMMEDIATE).then_some((words[1] as u32).to_ne_bytes()),
             solicited: has(SOLICITED),
@@ -117,6 +145,7 @@ mod tests {
                 partition_key,
                 acknowledged: acknowledged.map(Sequence::new),
                 message: message.as_ref().map(|(sequence, immediate, solicited, payload)| Short {
+                    form: Form::Whole,
                     sequence: Sequence::new(*sequence),
                     immediate: *immediate,
                     solicited: *solicited,

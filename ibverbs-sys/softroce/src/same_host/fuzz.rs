@@ -26,7 +26,7 @@ use super::wake::Sleeper;
 use crate::descriptor::Descriptor;
 use crate::fuzz::Input;
 use crate::memory::Piece;
-use crate::proto::{Brief, Remote, Sequence, Short};
+use crate::proto::{Brief, Form, Remote, Sequence, Short};
 
 /// Steps of one input.
 const STEPS: usize = 100;
@@ -287,6 +287,18 @@ pub fn ring(bytes: &[u8]) {
     assert!(!here.may_have_messages());
 }
 
+fn form(input: &mut Input<'_>) -> Form {
+    match (input.flag(), input.flag()) {
+        (false, false) => Form::Whole,
+        (false, true) => Form::Written,
+        (true, starts) => Form::Fetch {
+            starts,
+            ends: input.flag(),
+            invalidates: input.flag(),
+        },
+    }
+}
+
 fn brief<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> Brief<'a> {
     Brief {
         destination: input.word(),
@@ -295,6 +307,7 @@ fn brief<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> Brief<'a> {
             .flag()
             .then(|| Sequence::new(input.word() & 0xff_ffff)),
         message: input.flag().then(|| Short {
+            form: form(input),
             sequence: Sequence::new(input.word() & 0xff_ffff),
             immediate: input.flag().then_some(*b"imm!"),
             solicited: input.flag(),

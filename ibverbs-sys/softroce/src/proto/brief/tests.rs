@@ -3,20 +3,20 @@ use crate::proto::testing::{Node, Pair, pattern, request, send};
 use crate::proto::{CompletionStatus as S, Counter, SendOperation, Service, State, Time};
 use crate::same_host::brief::{decode, encode};
 
-const RC: Service = Service::ReliableConnection;
+pub(super) const RC: Service = Service::ReliableConnection;
 
 /// Two that are connected.
-fn two() -> (Node, Node) {
+pub(super) fn two() -> (Node, Node) {
     let pair = Pair::new(RC);
     (pair.a, pair.b)
 }
 
 /// A brief, as it is on its way.
 #[derive(Debug, PartialEq)]
-struct Said([u64; 7]);
+pub(super) struct Said(pub(super) [u64; 7]);
 
 impl Said {
-    fn with<T>(&self, look: impl FnOnce(&Brief<'_>) -> T) -> T {
+    pub(super) fn with<T>(&self, look: impl FnOnce(&Brief<'_>) -> T) -> T {
         let mut room = [0; SHORT];
         look(&decode(&self.0, &mut room).unwrap())
     }
@@ -40,15 +40,15 @@ impl Said {
     }
 }
 
-fn brief(node: &mut Node) -> Option<Said> {
+pub(super) fn brief(node: &mut Node) -> Option<Said> {
     let mut room = [0; SHORT];
-    let brief = (node.queue_pair).poll_brief(Time::default, &mut node.machine, &mut room);
+    let brief = (node.queue_pair).poll_brief(Time::default, &mut node.machine, &mut (), &mut room);
     brief.map(|brief| Said(encode(&brief)))
 }
 
-fn hear(node: &mut Node, said: &Said) {
+pub(super) fn hear(node: &mut Node, said: &Said) {
     said.with(|brief| {
-        (node.queue_pair).receive_brief(Time::default(), brief, &mut node.machine);
+        (node.queue_pair).receive_brief(Time::default(), brief, &mut node.machine, &mut ());
     });
 }
 

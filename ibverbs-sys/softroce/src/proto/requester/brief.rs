@@ -1,23 +1,25 @@
 use super::entry::{Entry, Progress};
 use super::{Cursor, Failed, Requester};
-use crate::proto::brief::SHORT;
+use crate::proto::brief::{PART, SEGMENTS, SHORT, put_segments};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{
-    CompletionStatus, Host, Inline, Payload, SendOperation, SendRequest, Sequence, Short, Time,
-    Utterance,
+    CompletionStatus, Form, Host, Inline, Partner, Payload, Segment, SendOperation, SendRequest,
+    Sequence, Short, Time, Utterance,
 };
 
 impl Requester {
     /// The packet that goes next, if it fits into a brief and may go.
-    pub(in crate::proto) fn poll_brief<'a>(
+    pub(in crate::proto) fn poll_brief<'a, H: Host>(
         &mut self,
         now: impl FnOnce() -> Time,
         endpoint: &Endpoint,
-        host: &mut impl Host,
+        host: &mut H,
+        partner: &mut impl Partner<H>,
         room: &'a mut [u8; SHORT],
     ) -> Result<Option<Short<'a>>, Failed> {
+        self.offers = partner.is_there() && self.refusals < MAX_REFUSALS;
         let next = self.queue.get(self.cursor.entry);
-        if !next.is_some_and(|entry| is_short(&entry.request))
+        if !next.is_some_and(|entry| is_short(&entry.request)) && !self.offers_next()
             || self.again_at.is_some()
             || self.probe.is_due()
         {
@@ -26,6 +28,15 @@ impl Requester {
         let Some((sequence, packets)) = self.select(endpoint, host)? else {
             return Ok(None);
         };
+        if self.offers_next() {
+            if self
+                .skips
+                .is_untold(sequence + self.cursor.packet, self.unanswered)
+            {
+                return Ok(None);
+            }
+            return self.offer(sequence, packets, now, endpoint, host, partner, room);
+        }
         let on_the_way = self.on_the_way(sequence);
         let entry = &mut self.queue[self.cursor.entry];
         let request = &entry.request;
@@ -64,10 +75,140 @@ impl Requester {
         self.expect_answer(now, endpoint);
         Ok(Some(Short {
             sequence,
+            form: Form::Whole,
             immediate,
             solicited,
             payload: room,
         }))
+    }
+
+    /// Returns the next part of a message whose bytes the receiver copies, or writes the bytes of a write with immediate data to
+    /// the peer's memory and returns the rest of it. `first` is the number of the message's first packet.
+    #[expect(clippy::too_many_arguments, reason = "they are those of its caller")]
+    fn offer<'a, H: Host>(
+        &mut self,
+        first: Sequence,
+        packets: u32,
+        now: impl FnOnce() -> Time,
+        endpoint: &Endpoint,
+        host: &mut H,
+        partner: &mut impl Partner<H>,
+        room: &'a mut [u8; SHORT],
+    ) -> Result<Option<Short<'a>>, Failed> {
+        let packet = self.cursor.packet;
+        let sequence = first + packet;
+        let on_the_way = self.on_the_way(sequence);
+        let mtu = endpoint.mtu();
+        let request = &self.queue[self.cursor.entry].request;
+        let (covers, taken, form, immediate) = match (&request.operation, &request.payload) {
+            (&SendOperation::Write { remote, immediate }, _) => {
+                // What is written can not be taken back, so all before it has to be executed.
+                if on_the_way > 0 {
+                    return Ok(None);
+                }
+                if partner.write(request, remote, host).is_none() {
+                    self.declined = Some(first);
+                    return Ok(None);
+                }
+                room[..4].copy_from_slice(&request.length.to_ne_bytes());
+                (packets, 4, Form::Written, immediate)
+            }
+            (
+                SendOperation::Send {
+                    immediate,
+                    invalidate,
+                },
+                Payload::Gathered(list),
+            ) => {
+                let most = PART / mtu;
+                let covers = (packets - packet).min(most);
+                if on_the_way > 0
+                    && (!self.window.has_room(on_the_way, covers) || on_the_way + covers > 2 * most)
+                {
+                    return Ok(None);
+                }
+                let offset = packet * mtu;
+                let length = (request.length - offset).min(covers * mtu);
+                if packet == 0 && host.check_local(list, 0, request.length).is_err() {
+                    let status = CompletionStatus::LocalProtection;
+                    self.queue[self.cursor.entry].progress = Progress::Failed(status);
+                    self.settle(endpoint, host)?;
+                    return Ok(None);
+                }
+                let taken = put_segments(parts(list, offset, length), room);
+                let ends = packet + covers == packets;
+                let form = Form::Fetch {
+                    starts: packet == 0,
+                    ends,
+                    invalidates: invalidate.is_some(),
+                };
+                let trailer = immediate.or(invalidate.map(u32::to_ne_bytes));
+                (covers, taken, form, trailer.filter(|_| ends))
+            }
+            _ => return Ok(None),
+        };
+        let solicited = request.solicited;
+        self.unasked = 0;
+        self.cursor.packet += covers;
+        if self.cursor.packet == packets {
+            self.cursor = self.after(self.cursor.entry);
+        }
+        self.went(sequence + covers, host);
+        self.expect_answer(now, endpoint);
+        Ok(Some(Short {
+            sequence,
+            form,
+            immediate,
+            solicited,
+            payload: &room[..taken],
+        }))
+    }
+
+    /// Returns whether the message at the cursor goes by [`poll_brief`](Self::poll_brief) and not by packets.
+    pub(in crate::proto) fn offers_next(&self) -> bool {
+        let next = self.queue.get(self.cursor.entry);
+        next.is_some_and(|entry| self.is_offered(entry, self.cursor.packet))
+    }
+
+    /// Returns whether the rest of a message from a packet on is offered.
+    fn is_offered(&self, entry: &Entry, packet: u32) -> bool {
+        if !self.offers || !is_offerable(&entry.request) {
+            return false;
+        }
+        // A write that packets have begun ends by packets.
+        let is_whole =
+            packet == 0 || !matches!(entry.request.operation, SendOperation::Write { .. });
+        is_whole
+            && match entry.progress {
+                Progress::Started { first, .. } => self.declined != Some(first),
+                Progress::Waiting => true,
+                Progress::Done | Progress::Failed(_) => false,
+            }
+    }
+
+    /// Has the oldest message go by packets if it was offered: the peer could not fetch its bytes. Returns whether that is so.
+    pub(super) fn decline(&mut self) -> bool {
+        let offered = (self.queue.front())
+            .filter(|entry| self.is_offered(entry, 0))
+            .map(|entry| entry.progress);
+        let Some(Progress::Started { first, .. }) = offered else {
+            return false;
+        };
+        self.declined = Some(first);
+        self.refusals += 1;
+        self.go_back();
+        self.sent_back = true;
+        true
+    }
+
+    /// A message is done: if it was offered, the peer can fetch bytes.
+    pub(super) fn was_fetched(&self, entry: &Entry) -> bool {
+        self.refusals > 0 && self.is_offered(entry, 0)
+    }
+
+    /// Offers nothing until [`poll_brief`](Self::poll_brief) is called: no memory is shared with the peer at present.
+    pub(in crate::proto) fn withhold(&mut self) {
+        self.offers = false;
     }
 
     /// Whether a message that was posted now would go now.
@@ -124,6 +265,7 @@ impl Requester {
         self.expect_answer(now, endpoint);
         Short {
             sequence,
+            form: Form::Whole,
             immediate,
             solicited: message.solicited,
             payload: said,
@@ -149,6 +291,46 @@ impl Requester {
     pub(in crate::proto) fn is_silent(&self) -> bool {
         self.cursor.entry >= self.queue.len() && !self.probe.is_due() && !self.flow.asks()
     }
+}
+
+/// The shortest message that is offered: a shorter one is sent sooner than fetched by the kernel.
+const OFFERED: u32 = 4096;
+
+/// Messages that the peer could not fetch before no more are offered on this connection.
+const MAX_REFUSALS: u32 = 3;
+
+/// Returns whether the bytes of a request can go from memory to memory.
+fn is_offerable(request: &SendRequest) -> bool {
+    let is_long = request.length >= OFFERED && request.xrc_srq.is_none();
+    match (&request.operation, &request.payload) {
+        (SendOperation::Send { .. }, Payload::Gathered(list)) => {
+            let segments = list.iter().filter(|segment| segment.length > 0);
+            is_long && segments.count() <= SEGMENTS
+        }
+        (
+            SendOperation::Write {
+                immediate: Some(_), ..
+            },
+            _,
+        ) => is_long,
+        _ => false,
+    }
+}
+
+/// Returns the segments that hold `length` bytes from `offset` on of a message.
+fn parts(list: &[Segment], offset: u32, length: u32) -> impl Iterator<Item = Segment> {
+    let (mut skip, mut left) = (offset, length);
+    list.iter().filter_map(move |segment| {
+        let begin = skip.min(segment.length);
+        skip -= begin;
+        let length = left.min(segment.length - begin);
+        left -= length;
+        (length > 0).then(|| Segment {
+            address: segment.address.wrapping_add(begin.into()),
+            length,
+            key: segment.key,
+        })
+    })
 }
 
 /// Whether a brief can be made of a request.

@@ -87,6 +87,12 @@ pub(super) struct Requester {
     again_at: Option<Time>,
     pause: Pause,
     skips: Skips,
+    /// The peer fetches the bytes of long messages.
+    offers: bool,
+    /// The first number of the message that goes by packets all the same.
+    declined: Option<Sequence>,
+    /// Messages that the peer could not fetch.
+    refusals: u32,
     /// Of an unreliable service.
     flow: Flow,
 }
@@ -127,6 +133,9 @@ impl Requester {
             again_at: None,
             pause: Pause::default(),
             skips: Skips::default(),
+            offers: false,
+            declined: None,
+            refusals: 0,
             flow: Flow::new(sequence),
         }
     }
@@ -204,6 +213,9 @@ impl Requester {
             .poll_transmit(next, self.unanswered, endpoint, out);
         if told.is_some() {
             return Ok(told);
+        }
+        if self.offers_next() {
+            return Ok(None);
         }
         self.transmit(first, packets, now, endpoint, host, out)
     }
@@ -411,6 +423,9 @@ impl Requester {
                         break;
                     }
                     self.fetches -= usize::from(entry.awaits_data());
+                    if self.was_fetched(entry) {
+                        self.refusals = 0;
+                    }
                 }
                 Progress::Done => {}
             }

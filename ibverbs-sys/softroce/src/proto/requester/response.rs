@@ -165,6 +165,7 @@ impl Requester {
     ) -> Result<(), Failed> {
         match status_of(nak) {
             Some(status) => Err(Failed(status)),
+            None if self.decline() => Ok(()),
             None => self.lost(endpoint, host),
         }
     }

@@ -87,6 +87,7 @@ impl Requester {
             entry.request.operation,
             SendOperation::Send { .. } | SendOperation::Write { .. }
         );
-        (has_middle && packet + 1 < packets).then_some((entry, first, packets))
+        (has_middle && packet + 1 < packets && !self.offers_next())
+            .then_some((entry, first, packets))
     }
 }

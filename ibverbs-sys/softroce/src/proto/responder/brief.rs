@@ -1,7 +1,10 @@
+use smallvec::SmallVec;
+
 use super::Responder;
-use super::message::Trailer;
+use super::message::{Refusal, Trailer};
+use crate::proto::brief::{SEGMENTS, segments};
 use crate::proto::endpoint::Endpoint;
-use crate::proto::{Counter, Host, Sequence, Short};
+use crate::proto::{AccessFlags, Counter, Form, Host, Partner, Segment, Sequence, Short};
 
 impl Responder {
     /// Returns whether an acknowledgement is the most that there is to transmit.
@@ -24,11 +27,12 @@ impl Responder {
     }
 
     /// Takes a short message.
-    pub(in crate::proto) fn receive_short(
+    pub(in crate::proto) fn receive_short<H: Host>(
         &mut self,
         endpoint: &Endpoint,
         message: &Short<'_>,
-        host: &mut impl Host,
+        host: &mut H,
+        partner: &mut impl Partner<H>,
     ) {
         if self.end.is_some() {
             return;
@@ -51,11 +55,50 @@ impl Responder {
             invalidated: None,
             solicited: message.solicited,
         };
-        match (self.message).accept_whole(message.payload, trailer, host) {
-            Ok(()) => {
-                self.message_sequence += 1;
-                self.expected = message.sequence.next();
+        let done = match message.form {
+            Form::Whole => self
+                .message
+                .accept_whole(message.payload, trailer, host)
+                .map(|()| Some((1, true))),
+            Form::Fetch {
+                starts,
+                ends,
+                invalidates,
+            } => {
+                let key = message.immediate.filter(|_| invalidates);
+                let trailer = Trailer {
+                    immediate: trailer.immediate.filter(|_| !invalidates),
+                    invalidated: key.map(u32::from_ne_bytes),
+                    ..trailer
+                };
+                let list: SmallVec<[Segment; SEGMENTS]> = segments(message.payload).collect();
+                let fetched = (self.message).fetch((starts, ends), &list, trailer, host, partner);
+                fetched.map(|length| length.map(|length| (endpoint.packets(length), ends)))
             }
+            Form::Written => {
+                let length = message
+                    .payload
+                    .first_chunk()
+                    .map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+                let may_write = endpoint
+                    .attributes
+                    .access
+                    .contains(AccessFlags::REMOTE_WRITE);
+                let done = if may_write {
+                    self.message.accept_written(length, trailer, host)
+                } else {
+                    Err(Refusal::Invalid)
+                };
+                done.map(|()| Some((endpoint.packets(length), true)))
+            }
+        };
+        match done {
+            Ok(Some((packets, ends))) => {
+                self.message_sequence += u32::from(ends);
+                self.expected = message.sequence + packets;
+            }
+            // The sender is asked for packets.
+            Ok(None) => self.miss(host),
             Err(refusal) => self.refuse(refusal, endpoint, host),
         }
     }

@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{
-    AccessFlags, Completion, CompletionStatus, Host, LocalFault, ReceiveRequest, Remote,
-    RemoteFault, Withdrawal, Work,
+    AccessFlags, Completion, CompletionStatus, Host, LocalFault, Misplaced, Partner,
+    ReceiveRequest, Remote, RemoteFault, Segment, Withdrawal, Work,
 };
 use crate::wire::{Packet, Run};
 
@@ -212,6 +212,71 @@ impl Message {
             ..Completion::new(request.id, CompletionStatus::Success, Work::Receive)
         };
         host.complete_receive(completion, None);
+        Ok(())
+    }
+
+    /// Takes a part of a send, whose bytes are in segments of the peer's memory. Returns how many bytes they are, or `None` if
+    /// the peer has to send them; then nothing has changed but that the message may have a receive.
+    pub(super) fn fetch<H: Host>(
+        &mut self,
+        (starts, ends): (bool, bool),
+        from: &[Segment],
+        trailer: Trailer,
+        host: &mut H,
+        partner: &mut impl Partner<H>,
+    ) -> Result<Option<u32>, Refusal> {
+        let received = match self.progress {
+            Progress::None if starts => 0,
+            Progress::Send { received } if !starts => received,
+            _ => return Err(Refusal::Invalid),
+        };
+        self.take_receive(None, host)?;
+        if let Some(key) = trailer.invalidated {
+            withdraw(key, host)?;
+        }
+        let Some(receive) = &self.receive else {
+            return Err(Refusal::NotReady);
+        };
+        // No sum of so few lengths wraps.
+        let length: u64 = from.iter().map(|segment| u64::from(segment.length)).sum();
+        let total = u64::from(received) + length;
+        let before = self.progress;
+        self.progress = Progress::Send {
+            received: u32::try_from(total).unwrap_or(u32::MAX),
+        };
+        if total > receive.request.length || total > MAX_ANNOUNCED.into() {
+            return Err(Refusal::Receive(CompletionStatus::LocalLength));
+        }
+        match partner.fetch(from, &receive.request.segments, received, host) {
+            Ok(()) => {}
+            Err(Misplaced::Here) => return Err(local(LocalFault::Protection)),
+            Err(Misplaced::There) => {
+                self.progress = before;
+                return Ok(None);
+            }
+        }
+        if let Some(key) = trailer.invalidated {
+            host.invalidate_remote(key)?;
+        }
+        if ends {
+            self.complete(Work::Receive, total as u32, trailer, host);
+            self.progress = Progress::None;
+        }
+        Ok(Some(length as u32))
+    }
+
+    /// Takes the end of a write with immediate data, whose bytes are written.
+    pub(super) fn accept_written(
+        &mut self,
+        length: u32,
+        trailer: Trailer,
+        host: &mut impl Host,
+    ) -> Result<(), Refusal> {
+        if self.is_under_way() || length > MAX_ANNOUNCED {
+            return Err(Refusal::Invalid);
+        }
+        self.take_receive(None, host)?;
+        self.complete(Work::ReceiveWithImmediate, length, trailer, host);
         Ok(())
     }
 

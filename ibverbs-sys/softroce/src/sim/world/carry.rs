@@ -75,7 +75,7 @@ impl World<'_> {
         self.nodes[node].slots[slot].watch.heard(&brief);
         let place = Place { node, slot };
         self.with(place, |queue_pair, view, now| {
-            queue_pair.receive_brief(now + TICK, &brief, view);
+            queue_pair.receive_brief(now + TICK, &brief, view, &mut ());
         });
         match self.queue_pair(place).prospect() {
             Prospect::Nothing => {}
@@ -145,7 +145,7 @@ impl World<'_> {
             }
             let mut room = [0; SHORT];
             let brief = self.with(place, |queue_pair, view, now| {
-                queue_pair.poll_brief(|| now + TICK, view, &mut room)
+                queue_pair.poll_brief(|| now + TICK, view, &mut (), &mut room)
             });
             let Some(brief) = brief else {
                 break;

@@ -1,0 +1,297 @@
+//! Long messages whose bytes the receiver copies from the memory of the sender.
+
+use super::tests::{RC, Said, brief, hear, two};
+use super::{PART, SHORT};
+use crate::proto::testing::{Machine, Node, Pair, pattern, request, send};
+use crate::proto::{
+    CompletionStatus as S, Counter, Form, Memory, Misplaced, Partner, Payload, Remote, Segment,
+    SendOperation, SendRequest, State, Time, Work,
+};
+use crate::same_host::brief::encode;
+
+const LONG: usize = 200_000;
+
+/// The memory of the peer.
+struct Shared<'a>(&'a Node);
+
+impl Partner<Machine> for Shared<'_> {
+    fn write(&mut self, request: &SendRequest, remote: Remote, host: &Machine) -> Option<()> {
+        let Payload::Gathered(list) = &request.payload else {
+            return None;
+        };
+        let mut bytes = vec![0; request.length as usize];
+        host.gather(list, 0, &mut bytes).ok()?;
+        let Remote { address, key } = remote;
+        self.0.machine.write_remote(key, address, &bytes).ok()
+    }
+
+    fn fetch(
+        &mut self,
+        from: &[Segment],
+        to: &[Segment],
+        offset: u32,
+        host: &Machine,
+    ) -> Result<(), Misplaced> {
+        let length: u32 = from.iter().map(|segment| segment.length).sum();
+        let mut bytes = vec![0; length as usize];
+        let gathered = self.0.machine.gather(from, 0, &mut bytes);
+        gathered.map_err(|_| Misplaced::There)?;
+        host.scatter(to, offset, &bytes)
+            .map_err(|_| Misplaced::Here)
+    }
+}
+
+/// Returns what one says to the other in a brief, where the two share memory.
+fn offer(from: &mut Node, to: &Node) -> Option<Said> {
+    let mut room = [0; SHORT];
+    let Node {
+        queue_pair,
+        machine,
+        ..
+    } = from;
+    let brief = queue_pair.poll_brief(Time::default, machine, &mut Shared(to), &mut room);
+    brief.map(|brief| Said(encode(&brief)))
+}
+
+/// Takes a brief of a peer with which memory is shared.
+fn fetch(to: &mut Node, from: &Node, said: &Said) {
+    let Node {
+        queue_pair,
+        machine,
+        ..
+    } = to;
+    said.with(|brief| {
+        queue_pair.receive_brief(Time::default(), brief, machine, &mut Shared(from));
+    });
+}
+
+/// Lets all offers of one and all answers of the other go, by briefs or packets; returns how many offers went.
+fn exchange(a: &mut Node, b: &mut Node) -> usize {
+    let now = Time::default();
+    let mut offers = 0;
+    loop {
+        let mut moved = false;
+        while let Some(said) = offer(a, b) {
+            fetch(b, a, &said);
+            offers += 1;
+            moved = true;
+        }
+        while let Some(packet) = a.transmit(now) {
+            b.receive(now, &packet);
+            moved = true;
+        }
+        while let Some(said) = offer(b, a) {
+            fetch(a, b, &said);
+            moved = true;
+        }
+        while let Some(packet) = b.transmit(now) {
+            a.receive(now, &packet);
+            moved = true;
+        }
+        if !moved {
+            return offers;
+        }
+    }
+}
+
+#[test]
+fn a_long_message_is_fetched_in_parts_of_which_two_are_on_the_way() {
+    let (mut a, mut b) = two();
+    let key = b.machine.post_receive(7, LONG as u32);
+    a.post_send(1, pattern(LONG));
+    let parts = LONG.div_ceil(PART as usize);
+    let mut fetched = 0;
+    let mut waiting: Vec<Said> = Vec::new();
+    while fetched < parts {
+        while let Some(said) = offer(&mut a, &b) {
+            waiting.push(said);
+        }
+        // Its window is smaller at first.
+        assert!((1..=2).contains(&waiting.len()), "{}", waiting.len());
+        assert_eq!(a.transmit(Time::default()), None, "packets do not take it");
+        fetch(&mut b, &a, &waiting.remove(0));
+        fetched += 1;
+        let answer = brief(&mut b).unwrap();
+        hear(&mut a, &answer);
+    }
+    assert_eq!(b.machine.receive_ends(), [(7, S::Success)]);
+    assert_eq!(b.machine.received[0].0.length, LONG as u32);
+    assert_eq!(b.machine.bytes(key), pattern(LONG));
+    assert_eq!(a.machine.ends(), [(1, S::Success)]);
+    assert_eq!(a.sent, 0);
+}
+
+#[test]
+fn messages_of_all_kinds_keep_their_order() {
+    let (mut a, mut b) = two();
+    for id in 0..6 {
+        b.machine.post_receive(id, LONG as u32);
+    }
+    let target = b.machine.register(vec![0; LONG]);
+    let invalidated = b.machine.register(vec![0; 8]);
+    let source = a.machine.register(pattern(LONG));
+    let piece = |a: &Node, from: u64, length: u32| a.machine.segment(source, from, length);
+    let invalidate = SendOperation::Send {
+        immediate: None,
+        invalidate: Some(invalidated),
+    };
+    let immediate = SendOperation::Send {
+        immediate: Some(*b"imm!"),
+        invalidate: None,
+    };
+    let write = SendOperation::Write {
+        remote: b.machine.remote(target, 0),
+        immediate: Some(*b"imm?"),
+    };
+    let all = piece(&a, 0, LONG as u32);
+    a.post_send(0, vec![1; 8]);
+    a.post(request(1, invalidate, &[all]));
+    a.post(request(
+        2,
+        immediate,
+        &[piece(&a, 5, 70_000), piece(&a, 0, 0), piece(&a, 3, 9)],
+    ));
+    a.post(request(3, write, &[all]));
+    // Too many pieces for a brief.
+    let many = [0, 1, 2].map(|from| piece(&a, from, 30_000));
+    a.post(request(4, send(), &many));
+    a.post_send(5, vec![2; SHORT]);
+    exchange(&mut a, &mut b);
+    let ends: Vec<_> = (0..6).map(|id| (id, S::Success)).collect();
+    assert_eq!(a.machine.ends(), ends);
+    assert_eq!(b.machine.receive_ends(), ends);
+    let received = |id: usize| b.machine.received[id].0;
+    assert_eq!(received(1).invalidated, Some(invalidated));
+    assert!(!b.machine.is_valid(invalidated));
+    assert_eq!(received(2).immediate, Some(*b"imm!"));
+    assert_eq!(received(2).length, 70_009);
+    let written = received(3);
+    assert_eq!(
+        (written.work, written.length),
+        (Work::ReceiveWithImmediate, LONG as u32)
+    );
+    assert_eq!(written.immediate, Some(*b"imm?"));
+    assert_eq!(b.machine.bytes(target), pattern(LONG));
+}
+
+#[test]
+fn a_message_without_a_receive_is_offered_again() {
+    let (mut a, mut b) = two();
+    let now = Time::default();
+    a.post_send(1, pattern(LONG));
+    let said = offer(&mut a, &b).unwrap();
+    fetch(&mut b, &a, &said);
+    a.receive(now, &b.transmit(now).unwrap());
+    assert_eq!(a.machine.counted(Counter::ReceivedRnr), 1);
+    assert_eq!(offer(&mut a, &b), None);
+    let key = b.machine.post_receive(5, LONG as u32);
+    let again = a.queue_pair.next_timeout().unwrap();
+    a.queue_pair.handle_timeout(again, &mut a.machine);
+    assert_eq!(a.transmit(again), None);
+    assert!(exchange(&mut a, &mut b) > 0);
+    assert_eq!(b.machine.bytes(key), pattern(LONG));
+    assert_eq!((a.sent, a.machine.ends()), (0, vec![(1, S::Success)]));
+}
+
+#[test]
+fn a_message_that_is_too_long_ends_both() {
+    let (mut a, mut b) = two();
+    b.machine.post_receive(5, LONG as u32 - 1);
+    a.post_send(1, pattern(LONG));
+    exchange(&mut a, &mut b);
+    assert_eq!(b.machine.receive_ends(), [(5, S::LocalLength)]);
+    assert_eq!(a.machine.ends(), [(1, S::RemoteInvalidRequest)]);
+    assert_eq!(
+        (a.queue_pair.state(), b.queue_pair.state()),
+        (State::Error, State::Error)
+    );
+}
+
+#[test]
+fn memory_that_is_not_the_senders_ends_the_sender_alone() {
+    let (mut a, mut b) = two();
+    b.machine.post_receive(5, LONG as u32);
+    let key = a.machine.register(pattern(LONG));
+    let list = [a.machine.segment(key, 1, LONG as u32)];
+    a.post(request(1, send(), &list));
+    assert_eq!(exchange(&mut a, &mut b), 0);
+    assert_eq!(a.machine.ends(), [(1, S::LocalProtection)]);
+    assert_eq!(b.machine.received.len(), 0);
+}
+
+/// A peer that declines costs no retry, and is asked for less and less.
+#[test]
+fn bytes_that_cannot_be_fetched_go_by_packets() {
+    let Pair { mut a, mut b, .. } = Pair::new(RC);
+    a.queue_pair.attributes_mut().retry_count = 0;
+    let now = Time::default();
+    let mut offers = Vec::new();
+    for id in 0..5 {
+        let key = b.machine.post_receive(id, LONG as u32);
+        a.post_send(id, pattern(LONG));
+        let mut offered = 0;
+        while a.machine.sends.len() <= id as usize {
+            while let Some(said) = offer(&mut a, &b) {
+                // It has no memory in common with the sender.
+                hear(&mut b, &said);
+                offered += 1;
+            }
+            while let Some(packet) = a.transmit(now) {
+                b.receive(now, &packet);
+            }
+            while let Some(packet) = b.transmit(now) {
+                a.receive(now, &packet);
+            }
+        }
+        assert_eq!(b.machine.bytes(key), pattern(LONG));
+        offers.push(offered > 0);
+    }
+    assert_eq!(offers, [true, true, true, false, false]);
+    assert!(
+        a.machine
+            .ends()
+            .iter()
+            .all(|(_, status)| *status == S::Success)
+    );
+}
+
+#[test]
+fn what_was_offered_goes_by_packets_when_no_memory_is_shared_any_more() {
+    let (mut a, mut b) = two();
+    let key = b.machine.post_receive(7, LONG as u32);
+    a.post_send(1, pattern(LONG));
+    let said = offer(&mut a, &b).unwrap();
+    fetch(&mut b, &a, &said);
+    assert_eq!(a.transmit(Time::default()), None);
+    a.queue_pair.withhold();
+    let now = Time::default();
+    while a.machine.sends.is_empty() {
+        let packets = a.transmit_all(now);
+        let answers = b.transmit_all(now);
+        assert!(!packets.is_empty() || !answers.is_empty());
+        packets.iter().for_each(|packet| b.receive(now, packet));
+        answers.iter().for_each(|packet| a.receive(now, packet));
+    }
+    assert_eq!(b.machine.bytes(key), pattern(LONG));
+    assert_eq!(b.machine.receive_ends(), [(7, S::Success)]);
+}
+
+#[test]
+fn a_peer_that_may_not_write_says_so_in_vain() {
+    let (mut a, mut b) = two();
+    b.queue_pair.attributes_mut().access = Default::default();
+    b.machine.post_receive(7, 8);
+    let target = b.machine.register(vec![0; LONG]);
+    let key = a.machine.register(pattern(LONG));
+    let write = SendOperation::Write {
+        remote: b.machine.remote(target, 0),
+        immediate: Some([0; 4]),
+    };
+    let list = [a.machine.segment(key, 0, LONG as u32)];
+    a.post(request(1, write, &list));
+    let said = offer(&mut a, &b).unwrap();
+    assert!(said.with(|brief| brief.message.unwrap().form == Form::Written));
+    fetch(&mut b, &a, &said);
+    a.receive(Time::default(), &b.transmit(Time::default()).unwrap());
+    assert_eq!(a.machine.ends(), [(1, S::RemoteInvalidRequest)]);
+}

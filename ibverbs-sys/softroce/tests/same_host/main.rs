@@ -8,6 +8,7 @@
 
 mod closing;
 mod exec;
+mod fetched;
 mod flood;
 mod forked;
 mod lists;
@@ -62,6 +63,18 @@ fn main() {
             all_threads_that_wait_at_a_channel_are_served,
         ),
         trial("bytes_arrive_in_every_length", bytes_arrive_in_every_length),
+        trial(
+            "long_messages_of_all_kinds_are_fetched_whole",
+            fetched::long_messages_of_all_kinds_are_fetched_whole,
+        ),
+        trial(
+            "the_messages_of_a_stopped_sender_are_fetched",
+            fetched::the_messages_of_a_stopped_sender_are_fetched,
+        ),
+        trial(
+            "a_message_that_was_given_up_is_not_fetched",
+            fetched::a_message_that_was_given_up_is_not_fetched,
+        ),
         trial("a_list_is_done_in_order", lists::a_list_is_done_in_order),
         trial(
             "a_list_ends_with_the_request_that_fails",

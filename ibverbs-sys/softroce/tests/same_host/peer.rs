@@ -9,12 +9,13 @@ use std::{env, fs, thread};
 use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
 
 use crate::exec;
+use crate::fetched;
 use crate::meeting;
 use crate::node::{Card, LIMIT, Node, PATIENT, Request, SIZE};
 use crate::traffic::Traffic;
 
-/// Bytes of the messages that are [received](Role::Receives).
-pub(crate) const MESSAGE: usize = 4096;
+/// Bytes of the messages that are [received](Role::Receives): they go by packets.
+pub(crate) const MESSAGE: usize = 4000;
 
 /// What the other process does when it is told to go.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,14 @@ pub(crate) enum Role {
     Writes,
     /// Receives so many messages by each of its connections, of which there is one for each time that it meets its peer.
     Receives {
+        times: u64,
+    },
+    /// Receives long messages, as far as they come.
+    Takes {
+        times: u64,
+    },
+    /// Sends long messages, and ends no sooner than the last is received.
+    Sends {
         times: u64,
     },
     /// Loses the program's own memory, for which it has a receive request.
@@ -71,6 +80,8 @@ impl Role {
             "execs" => Self::Execs { keeps: number != 0 },
             "echoes" => Self::Echoes { times: number },
             "receives" => Self::Receives { times: number },
+            "takes" => Self::Takes { times: number },
+            "sends" => Self::Sends { times: number },
             "traffic" => Self::Traffic { seed: number },
             _ => Self::Idle,
         })
@@ -86,6 +97,8 @@ impl Role {
             Self::Deregisters { memory } => format!("deregisters {memory}"),
             Self::Execs { keeps } => format!("execs {}", u8::from(keeps)),
             Self::Receives { times } => format!("receives {times}"),
+            Self::Takes { times } => format!("takes {times}"),
+            Self::Sends { times } => format!("sends {times}"),
             Self::Echoes { times } => format!("echoes {times}"),
             Self::Traffic { seed } => format!("traffic {seed}"),
         }
@@ -128,6 +141,9 @@ impl Role {
                             node.receive(id, node.memories[0].sge(id as usize * MESSAGE, MESSAGE));
                         }
                     }
+                    if let Self::Takes { times } = self {
+                        fetched::post_receives(node, times);
+                    }
                     if let Self::Loses = self {
                         node.receive(0, node.memories[0].sge(0, SIZE));
                     }
@@ -155,6 +171,8 @@ impl Role {
         let node = &nodes[0];
         match self {
             Self::Idle | Self::Deregisters { .. } => {}
+            Self::Takes { times } => fetched::take(node, times),
+            Self::Sends { times } => fetched::send(node, times),
             Self::Loses => node.memories[0].lose(),
             Self::Execs { keeps } => exec::exec(keeps),
             Self::Receives { times } => {

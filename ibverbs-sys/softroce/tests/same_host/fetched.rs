@@ -1,0 +1,185 @@
+//! Long messages, whose bytes the receiver copies from the memory of the sender.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
+use softroce::path::Way;
+
+use crate::node::{LIMIT, Node, Request, SIZE};
+use crate::peer::{Peer, Role};
+use crate::{connected, count};
+
+/// The lengths of the messages, in turn.
+const LENGTHS: [usize; 8] = [
+    4096,
+    4097,
+    (64 << 10) - 1,
+    64 << 10,
+    (64 << 10) + 1,
+    100_000,
+    (1 << 20) - 3,
+    1 << 20,
+];
+
+/// Room for a receive; there are two in each memory.
+const ROOM: usize = SIZE / 2;
+
+/// Each kind of message from each memory to each memory.
+const ALL: u64 = 3 * 4 * LENGTHS.len() as u64;
+
+/// Message `id`: its kind, the sender's memory, and its bytes.
+fn make(id: u64) -> (ibv_wr_opcode, usize, Vec<u8>) {
+    use ibv_wr_opcode as O;
+    let number = id as usize;
+    let kinds = [
+        O::IBV_WR_SEND,
+        O::IBV_WR_SEND_WITH_IMM,
+        O::IBV_WR_RDMA_WRITE_WITH_IMM,
+    ];
+    let kind = kinds[number / LENGTHS.len() / 4 % 3];
+    let length = LENGTHS[number % LENGTHS.len()];
+    let bytes = (0..length).map(|at| (at * 31 + at / 4096 + number) as u8);
+    (kind, number / LENGTHS.len() % 2, bytes.collect())
+}
+
+/// The memory that message `id` is received or written to.
+fn target(id: u64) -> usize {
+    id as usize / LENGTHS.len() / 2 % 2
+}
+
+/// The offset at which message `id` is written: the next one may come before this one is looked at.
+fn written_at(id: u64) -> usize {
+    ROOM + (id as usize % 2) * (1 << 20)
+}
+
+fn post_receive(node: &Node, id: u64) {
+    node.receive(id, node.memories[target(id)].sge(0, ROOM));
+}
+
+/// Posts the receive for the first message: each of the others is posted when the one before has come.
+pub(crate) fn post_receives(node: &Node, times: u64) {
+    if times > 0 {
+        post_receive(node, 0);
+    }
+}
+
+/// Receives messages and checks their bytes, until one does not come for half a second or the connection fails.
+pub(crate) fn take(node: &Node, times: u64) {
+    for id in 0..times {
+        let end = Instant::now() + Duration::from_millis(500);
+        let wc = loop {
+            match node.poll() {
+                Some(wc) => break wc,
+                None if Instant::now() > end => return,
+                None => {}
+            }
+        };
+        if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
+            return;
+        }
+        let (kind, _, bytes) = make(id);
+        let is_write = kind == ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+        let opcode = if is_write {
+            ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM
+        } else {
+            ibv_wc_opcode::IBV_WC_RECV
+        };
+        assert_eq!(
+            (wc.wr_id, wc.opcode, wc.byte_len),
+            (id, opcode, bytes.len() as u32)
+        );
+        let offset = if is_write { written_at(id) } else { 0 };
+        let came = node.memories[target(id)].read(offset, bytes.len());
+        assert!(came == bytes, "message {id}");
+        if id + 1 < times {
+            post_receive(node, id + 1);
+        }
+    }
+}
+
+/// Posts message `id` from this offset of the sender's memory.
+fn post(node: &Node, id: u64, offset: usize, peer: Option<[(u64, u32); 2]>) {
+    let (opcode, memory, bytes) = make(id);
+    node.memories[memory].write(offset, &bytes);
+    let (address, key) = peer.map_or((0, 0), |memories| memories[target(id)]);
+    node.post(&Request {
+        id,
+        opcode,
+        sge: node.memories[memory].sge(offset, bytes.len()),
+        remote: (address + written_at(id) as u64, key),
+        add: 0,
+    });
+}
+
+/// Sends messages, one after the other.
+pub(crate) fn send(node: &Node, times: u64) {
+    for id in 0..times {
+        post(node, id, 0, None);
+        assert_eq!(node.complete().status, ibv_wc_status::IBV_WC_SUCCESS);
+    }
+}
+
+pub(crate) fn long_messages_of_all_kinds_are_fetched_whole() {
+    let (node, mut peer) = connected(Role::Takes { times: ALL });
+    assert_eq!(node.way(), Some(Way::Shared));
+    let packets = count("port_xmit_packets");
+    peer.go();
+    let mut parts = 0;
+    for id in 0..ALL {
+        post(&node, id, 0, Some(peer.card.memories));
+        let wc = node.complete();
+        assert_eq!((wc.status, wc.wr_id), (ibv_wc_status::IBV_WC_SUCCESS, id));
+        parts += make(id).2.len().div_ceil(64 << 10) as u64;
+    }
+    peer.done();
+    // Where there is no receive yet a part goes again.
+    let went = count("port_xmit_packets") - packets;
+    assert!(went <= 2 * parts + ALL, "{went} packets for {parts} parts");
+}
+
+/// The messages are in the ring, and their bytes are where the sender left them.
+pub(crate) fn the_messages_of_a_stopped_sender_are_fetched() {
+    for round in 0..20 {
+        let (node, mut peer) = connected(Role::Sends { times: 8 });
+        post_receives(&node, 8);
+        peer.go();
+        thread::sleep(Duration::from_micros(300 * round));
+        peer.signal(libc::SIGSTOP);
+        thread::sleep(Duration::from_millis(2));
+        peer.signal(libc::SIGCONT);
+        let begin = Instant::now();
+        take(&node, 8);
+        assert!(begin.elapsed() < LIMIT);
+        peer.done();
+        let (_, _, bytes) = make(7);
+        assert!(node.memories[target(7)].read(0, bytes.len()) == bytes);
+    }
+}
+
+/// A sender whose request ended with an error has its memory back.
+pub(crate) fn a_message_that_was_given_up_is_not_fetched() {
+    const EACH: usize = 128 << 10;
+    for round in 0..10 {
+        let (node, mut peer) = (Node::new(), Peer::start(Role::Takes { times: 8 }));
+        peer.meet(&node);
+        peer.go();
+        if round % 2 > 0 {
+            // Somewhere in the middle of a message.
+            thread::sleep(Duration::from_millis(20));
+            (0..6).for_each(|id| post(&node, id, id as usize * EACH, None));
+            thread::sleep(Duration::from_micros(100 * round));
+        }
+        peer.stop();
+        if round % 2 == 0 {
+            (0..6).for_each(|id| post(&node, id, id as usize * EACH, None));
+        }
+        node.fail();
+        for memory in &node.memories {
+            memory.write(0, &vec![0xee; 1 << 20]);
+        }
+        peer.signal(libc::SIGCONT);
+        // The peer checks what comes.
+        peer.done();
+    }
+}

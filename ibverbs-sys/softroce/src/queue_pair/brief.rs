@@ -121,11 +121,8 @@ impl QueuePair {
         brief: &Brief<'_>,
     ) -> Prospect {
         let mut inner = self.inner.lock();
-        let has_bytes = brief
-            .message
-            .as_ref()
-            .is_some_and(|message| matches!(message.form, Form::Fetch { .. }));
-        let mut partner = has_bytes.then(|| self.partner(&mut inner)).flatten();
+        let is_long = (brief.message).is_some_and(|message| message.form != Form::Whole);
+        let mut partner = is_long.then(|| self.partner(&mut inner)).flatten();
         self.with(&mut inner, |transport, host| {
             if !arrival.is_of(transport.attributes()) {
                 host.count(Counter::Unaddressed, 1);
@@ -138,6 +135,10 @@ impl QueuePair {
         if partner.is_some() {
             inner.partner = partner;
         }
-        inner.transport.prospect()
+        match inner.transport.prospect() {
+            // The sender waits for it with the next part.
+            Prospect::Acknowledgement if is_long => Prospect::Urgent,
+            prospect => prospect,
+        }
     }
 }

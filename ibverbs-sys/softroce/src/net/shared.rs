@@ -9,8 +9,9 @@ use crate::proto::{Arrival, Brief, Counter, Path};
 use crate::same_host::{Link, Said};
 use crate::wire::Packet;
 
-/// Packets that are taken from shared memory at once.
-const LETTERS: usize = 64;
+/// Messages that are taken from a link before they are acknowledged. With larger batches a sender of short messages has used
+/// up its send queue before the first acknowledgement comes, and both sides wait in turn.
+const BATCH: usize = 16;
 
 /// Returns the tag of messages by a path through shared memory: the indices of the path's GIDs in the tables of the two
 /// processes. Returns `None` if the peer has no such GID, or if the slots do not match.
@@ -44,7 +45,7 @@ impl Network {
         let mut count = 0;
         for link in links {
             let (mut packets, mut bytes) = (0, 0);
-            let received = link.receive(LETTERS, |tag, said| {
+            let received = link.receive(BATCH, |tag, said| {
                 match self.admit_shared(link, tag, said) {
                     Ok((arrival, delivery)) => {
                         packets += 1;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ibverbs_sys::*;
 use libc::c_void;
@@ -69,14 +70,21 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(device: &Device) -> Self {
-        // SAFETY: a new file, and a new mapping of it at an address that the kernel chooses.
+        /// Distance of the mappings.
+        const STRIDE: usize = 1 << 20;
+        // Far from the addresses that the kernel chooses: it would give those of memory that a test has unmapped to the next
+        // mapping of another thread, and a peer's write would reach that.
+        static NEXT: AtomicUsize = AtomicUsize::new(0x1000_0000_0000);
+        let address = NEXT.fetch_add(STRIDE, Ordering::Relaxed);
+        // SAFETY: a new file, and a new mapping of it where there is none.
         unsafe {
             let file = libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC);
             assert!(file >= 0, "{}", io::Error::last_os_error());
             assert_eq!(libc::ftruncate(file, (PAGES * PAGE) as i64), 0);
             let rights = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_SHARED;
-            let start = libc::mmap(ptr::null_mut(), PAGES * PAGE, rights, flags, file, 0);
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE;
+            let address = ptr::without_provenance_mut(address);
+            let start = libc::mmap(address, PAGES * PAGE, rights, flags, file, 0);
             assert_ne!(start, libc::MAP_FAILED);
             let mr = device.register(start, PAGES * PAGE);
             assert!(!mr.is_null());

@@ -456,7 +456,7 @@ impl Link {
                 if length > message.room.length() {
                     return Err(Broken);
                 }
-                message.room.read(0, bytes);
+                message.room.read(bytes);
                 take(message.tag, Said::Packet(bytes));
                 Ok(())
             });

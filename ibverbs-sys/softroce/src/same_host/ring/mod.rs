@@ -159,27 +159,34 @@ impl Room<'_> {
 
     /// Stores bytes from the beginning on, as many as there is room for.
     pub(super) fn write(&self, data: &[u8]) {
-        for (word, bytes) in self.words().zip(data.chunks(8)) {
-            let mut value = [0; 8];
-            value[..bytes.len()].copy_from_slice(bytes);
-            word.store(u64::from_ne_bytes(value), Ordering::Relaxed);
+        let chunks = self.first.iter().chain(self.second);
+        for (Chunk(words), bytes) in chunks.zip(data.chunks(CHUNK)) {
+            // One loop for all words of a chunk: this is what a long message takes most of its time for.
+            let (whole, rest) = bytes.as_chunks();
+            for (word, bytes) in words.iter().zip(whole) {
+                word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+            }
+            if let (Some(word), false) = (words.get(whole.len()), rest.is_empty()) {
+                let mut value = [0; 8];
+                value[..rest.len()].copy_from_slice(rest);
+                word.store(u64::from_ne_bytes(value), Ordering::Relaxed);
+            }
         }
     }
 
-    /// Copies bytes from `offset` on, a multiple of eight. What is not there is left as it is.
-    pub(super) fn read(&self, offset: usize, out: &mut [u8]) {
-        let words = self.words().skip(offset / 8);
-        for (word, bytes) in words.zip(out.chunks_mut(8)) {
-            let value = word.load(Ordering::Relaxed).to_ne_bytes();
-            bytes.copy_from_slice(&value[..bytes.len()]);
+    /// Copies bytes from the beginning on. Bytes of `out` behind the end of the chunks are left as they are.
+    pub(super) fn read(&self, out: &mut [u8]) {
+        let chunks = self.first.iter().chain(self.second);
+        for (Chunk(words), bytes) in chunks.zip(out.chunks_mut(CHUNK)) {
+            let (whole, rest) = bytes.as_chunks_mut();
+            for (word, bytes) in words.iter().zip(&mut *whole) {
+                *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+            }
+            if let Some(word) = words.get(whole.len()) {
+                let value = word.load(Ordering::Relaxed).to_ne_bytes();
+                rest.copy_from_slice(&value[..rest.len()]);
+            }
         }
-    }
-
-    fn words(&self) -> impl Iterator<Item = &AtomicU64> {
-        self.first
-            .iter()
-            .chain(self.second)
-            .flat_map(|chunk| &chunk.0)
     }
 }
 

@@ -21,7 +21,7 @@ where
     for _ in 0..times {
         let popped = consumer.pop(|message| {
             let mut word = [0; 8];
-            message.room.read(0, &mut word);
+            message.room.read(&mut word);
             assert_eq!(u64::from_ne_bytes(word), message.words[0]);
             message.words[0]
         });

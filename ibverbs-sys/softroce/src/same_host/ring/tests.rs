@@ -30,13 +30,19 @@ fn messages_come_in_order_with_their_bytes() {
             assert_eq!(message.tag, 3);
             assert_eq!(message.words, [round, 1, 2, 3, 4, 5, 6]);
             let mut out = vec![0; data.len()];
-            message.room.read(0, &mut out);
+            message.room.read(&mut out);
             assert_eq!(out, data);
-            if data.len() > 24 {
-                let mut tail = vec![0; data.len() - 24];
-                message.room.read(24, &mut tail);
-                assert_eq!(tail, data[24..]);
-            }
+            // A part of them, and more than there are.
+            let mut begin = vec![0; data.len() / 2];
+            message.room.read(&mut begin);
+            assert_eq!(begin, data[..data.len() / 2]);
+            let mut beyond = vec![7; data.len() + CHUNK];
+            message.room.read(&mut beyond);
+            assert_eq!(beyond[..data.len()], data);
+            assert_eq!(
+                beyond[message.room.length()..],
+                vec![7; data.len() + CHUNK - message.room.length()]
+            );
         });
         assert_eq!(popped, Ok(Some(())));
         assert_eq!(consumer.pop(|_| ()), Ok(None));
@@ -103,7 +109,7 @@ fn positions_wrap() {
         let (number, bytes) = consumer
             .pop(|message| {
                 let mut bytes = [0; 2 * CHUNK];
-                message.room.read(0, &mut bytes);
+                message.room.read(&mut bytes);
                 (message.words[0], bytes)
             })
             .unwrap()
@@ -169,7 +175,7 @@ fn threads_share_a_ring() {
                 let popped = consumer.pop(|message| {
                     let [thread, number, ..] = message.words;
                     let mut bytes = vec![0; message.room.length()];
-                    message.room.read(0, &mut bytes);
+                    message.room.read(&mut bytes);
                     let chunks = (number % 4) as usize;
                     let right = bytes == vec![number as u8; chunks * CHUNK];
                     (thread as usize, number, right)

@@ -136,7 +136,7 @@ impl QueuePair {
             inner.partner = partner;
         }
         match inner.transport.prospect() {
-            // The sender waits for it with the next part.
+            // The sender keeps the next part back until then.
             Prospect::Acknowledgement if is_long => Prospect::Urgent,
             prospect => prospect,
         }

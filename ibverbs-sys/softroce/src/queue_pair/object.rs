@@ -324,7 +324,7 @@ impl QueuePair {
         }
         outgoing.flush();
         if inner.transport.offers_next() {
-            // Packets had to go before it.
+            // The packets that had to go before the offered message are on their way now.
             self.transmit_briefs(inner, outgoing);
         }
     }

@@ -311,7 +311,8 @@ impl proto::Partner<Surroundings<'_>> for Partner {
             let fetched = host.with_segments(to, offset, segment.length, true, &mut |pieces| {
                 visit.fetch(segment, pieces)
             });
-            fetched.ok_or(Misplaced::Here)?.ok_or(Misplaced::There)?;
+            // Packets find out why, if it is an error at all: memory on demand may not be there yet.
+            fetched.flatten().ok_or(Misplaced::There)?;
             offset += segment.length;
         }
         visit.was_valid().then_some(()).ok_or(Misplaced::There)

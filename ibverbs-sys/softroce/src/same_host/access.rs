@@ -234,8 +234,8 @@ impl Visit<'_> {
         }
     }
 
-    /// Returns whether what this visit goes by was told all the time: what was copied are the bytes of the peer's message, which
-    /// had not ended.
+    /// Returns whether the peer has published its queue pair without a change during this visit: then the bytes that were fetched
+    /// are those of a message that had not ended.
     pub(crate) fn was_valid(&self) -> bool {
         fence(Ordering::Acquire);
         let reach = self.known.queue_pair;

@@ -102,7 +102,7 @@ impl Requester {
         let request = &self.queue[self.cursor.entry].request;
         let (covers, taken, form, immediate) = match (&request.operation, &request.payload) {
             (&SendOperation::Write { remote, immediate }, _) => {
-                // What is written can not be taken back, so all before it has to be executed.
+                // A write cannot be undone, so all requests before it have to be executed.
                 if on_the_way > 0 {
                     return Ok(None);
                 }
@@ -129,7 +129,11 @@ impl Requester {
                 }
                 let offset = packet * mtu;
                 let length = (request.length - offset).min(covers * mtu);
-                if packet == 0 && host.check_local(list, 0, request.length).is_err() {
+                // The first byte tells of memory that is not there any more also while the peer has no receive.
+                if packet == 0
+                    && (host.check_local(list, 0, request.length).is_err()
+                        || host.gather(list, 0, &mut [0]).is_err())
+                {
                     let status = CompletionStatus::LocalProtection;
                     self.queue[self.cursor.entry].progress = Progress::Failed(status);
                     self.settle(endpoint, host)?;
@@ -201,7 +205,7 @@ impl Requester {
         true
     }
 
-    /// A message is done: if it was offered, the peer can fetch bytes.
+    /// Returns whether a message that is done shows that the peer can fetch bytes, after others that it could not fetch.
     pub(super) fn was_fetched(&self, entry: &Entry) -> bool {
         self.refusals > 0 && self.is_offered(entry, 0)
     }
@@ -293,10 +297,10 @@ impl Requester {
     }
 }
 
-/// The shortest message that is offered: a shorter one is sent sooner than fetched by the kernel.
+/// Length of the shortest message that is offered: the ring takes less time for shorter ones than a copy by the kernel.
 const OFFERED: u32 = 4096;
 
-/// Messages that the peer could not fetch before no more are offered on this connection.
+/// Number of messages in a row that the peer could not fetch after which a connection offers no more.
 const MAX_REFUSALS: u32 = 3;
 
 /// Returns whether the bytes of a request can go from memory to memory.

@@ -87,11 +87,11 @@ pub(super) struct Requester {
     again_at: Option<Time>,
     pause: Pause,
     skips: Skips,
-    /// The peer fetches the bytes of long messages.
+    /// Set while long messages are offered to the peer, which fetches their bytes.
     offers: bool,
-    /// The first number of the message that goes by packets all the same.
+    /// The first sequence number of the message that goes by packets although `offers` is set.
     declined: Option<Sequence>,
-    /// Messages that the peer could not fetch.
+    /// Number of messages in a row that the peer could not fetch.
     refusals: u32,
     /// Of an unreliable service.
     flow: Flow,

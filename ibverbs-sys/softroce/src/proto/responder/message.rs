@@ -237,7 +237,7 @@ impl Message {
         let Some(receive) = &self.receive else {
             return Err(Refusal::NotReady);
         };
-        // No sum of so few lengths wraps.
+        // The sum of a few lengths of 32 bits does not wrap.
         let length: u64 = from.iter().map(|segment| u64::from(segment.length)).sum();
         let total = u64::from(received) + length;
         let before = self.progress;

@@ -123,7 +123,9 @@ pub(crate) fn send(node: &Node, times: u64) {
 pub(crate) fn long_messages_of_all_kinds_are_fetched_whole() {
     let (node, mut peer) = connected(Role::Takes { times: ALL });
     assert_eq!(node.way(), Some(Way::Shared));
-    let packets = count("port_xmit_packets");
+    // A part for which there is no receive goes again.
+    let packets = || count("port_xmit_packets") - count("rnr_nak_retry_err");
+    let before = packets();
     peer.go();
     let mut parts = 0;
     for id in 0..ALL {
@@ -133,9 +135,9 @@ pub(crate) fn long_messages_of_all_kinds_are_fetched_whole() {
         parts += make(id).2.len().div_ceil(64 << 10) as u64;
     }
     peer.done();
-    // Where there is no receive yet a part goes again.
-    let went = count("port_xmit_packets") - packets;
-    assert!(went <= 2 * parts + ALL, "{went} packets for {parts} parts");
+    // Most of them have hundreds of packets; a part may be repeated where the peer does not run for long.
+    let went = packets() - before;
+    assert!(went <= 2 * parts, "{went} packets for {parts} parts");
 }
 
 /// The messages are in the ring, and their bytes are where the sender left them.

@@ -19,9 +19,12 @@ pub(crate) struct Traffic {
 const BEGIN: usize = 1 << 20;
 const END: usize = 3 << 20;
 
-/// Where receives go, of this length each.
+/// Where receives go, of this length each: some messages are fetched, and others go by packets.
 const ROOM: usize = END;
-const LONGEST: usize = 8192;
+const LONGEST: usize = 48 << 10;
+
+/// Places for receives.
+const PLACES: usize = 16;
 
 /// What guards hold.
 const GUARD: u8 = 0xc3;
@@ -100,7 +103,7 @@ impl Traffic {
     }
 
     fn receive(&mut self, node: &Node) {
-        let place = ROOM + self.random(32) * LONGEST;
+        let place = ROOM + self.random(PLACES) * LONGEST;
         let memory = &node.memories[self.random(2)];
         node.receive(RECEIVE | self.next, memory.sge(place, LONGEST));
         self.next += 1;

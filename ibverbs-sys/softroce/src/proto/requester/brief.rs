@@ -298,7 +298,7 @@ impl Requester {
 }
 
 /// Length of the shortest message that is offered: the ring takes less time for shorter ones than a copy by the kernel.
-const OFFERED: u32 = 4096;
+const OFFERED: u32 = 32 << 10;
 
 /// Number of messages in a row that the peer could not fetch after which a connection offers no more.
 const MAX_REFUSALS: u32 = 3;

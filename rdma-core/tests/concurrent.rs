@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use common::{Pair, bytes, eventually, exposed, pattern, succeed};
+use common::{Pair, bytes, completion, eventually, exposed, pattern, succeed};
 use rdma_core::queue_pair::ReservedSlot;
 use rdma_core::{
     AccessFlags, Buffer, ConcurrentSendQueue, ConnectOptions, Error, SendRequest, WorkCompletion,
@@ -286,5 +286,101 @@ fn memory_that_is_not_taken_back_from_a_batch_leaves_no_slot_in_use() {
             batch.push(memory()).unwrap();
         }
         assert!(batch.take_back().next().is_some());
+    }
+}
+
+#[test]
+fn unsignaled_requests_of_every_thread_complete_with_later_ones() {
+    for way in [false, true] {
+        let pair = Pair::with(
+            |builder| {
+                let builder = builder.send_requests(16).inline_data(8);
+                if way {
+                    builder.extended_posting()
+                } else {
+                    builder
+                }
+            },
+            &ConnectOptions::default(),
+        );
+        let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
+        let queue = pair.left.concurrent_send_queue::<Buffer>();
+        let (ended, polled) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                let (queue, pair, target) = (&queue, &pair, &target);
+                scope.spawn(move || {
+                    for index in 1..=EACH {
+                        let slot = eventually("a free slot", || queue.reserve());
+                        let remote = target.remote();
+                        if index % 2 == 0 {
+                            let request = SendRequest::write(&[1_u8; 8], remote).unsignaled();
+                            queue.post_inline(slot, request).unwrap();
+                        } else {
+                            let memory = pattern(&pair.domain, 8, 1);
+                            let request = SendRequest::write(memory, remote).unsignaled();
+                            queue.post(slot, request).unwrap();
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| {
+                let mut room = [WorkCompletion::default(); 4];
+                eventually("the completions", || {
+                    for completion in pair.left.send_completions().poll(&mut room).unwrap() {
+                        completion.result().unwrap();
+                        polled.fetch_add(1, Ordering::Relaxed);
+                        for (slot, _) in queue.finish(completion) {
+                            queue.release(slot);
+                            ended.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    // Up to half of the slots wait for a signaled request.
+                    (ended.load(Ordering::Relaxed) >= THREADS * EACH - 8).then_some(())
+                });
+            });
+        });
+        let signaled = polled.load(Ordering::Relaxed);
+        assert!(signaled <= THREADS * EACH / 8, "{signaled} completions");
+        let slot = queue.reserve().unwrap();
+        let request = SendRequest::write(&[1_u8; 8], target.remote());
+        queue.post_inline(slot, request).unwrap();
+        for (slot, _) in queue.finish(&succeed(pair.left.send_completions())) {
+            queue.release(slot);
+        }
+        assert_eq!(free_slots(&queue), queue.capacity());
+    }
+}
+
+#[test]
+fn two_concurrent_queues_of_unsignaled_requests_go_on() {
+    let pair = Pair::with(
+        |builder| builder.send_requests(8),
+        &ConnectOptions::default(),
+    );
+    let target = exposed(&pair.domain, 8, AccessFlags::REMOTE);
+    let queues = [(); 2].map(|()| pair.left.concurrent_send_queue::<Buffer>());
+    let post = |queue: &ConcurrentSendQueue<Buffer>| {
+        let Some(slot) = queue.reserve() else {
+            return false;
+        };
+        let memory = pattern(&pair.domain, 8, 1);
+        let request = SendRequest::write(memory, target.remote()).unsignaled();
+        queue.post(slot, request).is_ok()
+    };
+    for _ in 0..50 {
+        for queue in &queues {
+            // As many as fit, and then as many as complete.
+            while post(queue) {}
+            let completion = completion(pair.left.send_completions());
+            let ended: usize = queues
+                .iter()
+                .map(|queue| {
+                    let ended = queue.complete(&completion);
+                    ended.map(|(slot, _)| queue.release(slot)).count()
+                })
+                .sum();
+            assert!(ended > 0);
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{bytes, completion, pattern, succeed};
+use rdma_core::queue_pair::ReservedSlot;
 use rdma_core::{
     AddressChoice, AddressHandle, AddressVector, Buffer, CompletionQueue, DatagramHeader,
     DatagramOptions, Destination, GidEntry, GidType, ProtectionDomain, QueuePair, ReceiveQueue,
@@ -207,4 +208,100 @@ fn a_datagram_with_another_key_is_not_delivered() {
     let received = completion(right.receive_completions());
     let memory = receives.complete(&received).unwrap();
     assert_eq!(memory[HEADER..], bytes(8, 7), "the first was dropped");
+}
+
+#[test]
+fn datagrams_of_batches_arrive_and_keep_their_address_handle() {
+    let context = common::context();
+    let domain = context.protection_domain().unwrap();
+    let [from, to] = [(); 2].map(|()| datagrams(&domain));
+    let mut receives = to.receive_queue();
+    let (mut sends, concurrent) = (from.send_queue(), from.concurrent_send_queue());
+    for seed in 0..10 {
+        let request = |seed| {
+            let there = destination(&domain, &to, 0);
+            SendRequest::send(pattern(&domain, 8, seed)).to(&there)
+        };
+        (0..4).for_each(|_| post(&domain, &mut receives, 8));
+        let mut batch = sends.batch();
+        batch.push(request(seed).unsignaled()).unwrap();
+        batch.push(request(seed + 1)).unwrap();
+        assert_eq!(batch.post().unwrap(), 2);
+        let mut batch = concurrent.batch(2);
+        for seed in [seed + 2, seed + 3] {
+            let slot = concurrent.reserve().unwrap();
+            batch.push(slot, request(seed).unsignaled()).unwrap();
+        }
+        assert_eq!(batch.post().unwrap(), 2);
+        let sent = succeed(from.send_completions());
+        assert_eq!(sends.complete(&sent).count(), 2);
+        let sent = succeed(from.send_completions());
+        let ended = concurrent.complete(&sent);
+        assert_eq!(ended.map(|(slot, _)| concurrent.release(slot)).count(), 2);
+        for seed in seed..seed + 4 {
+            let (_, memory) = receive(to.receive_completions(), &mut receives);
+            assert_eq!(memory[HEADER..HEADER + 8], bytes(8, seed));
+        }
+    }
+}
+
+#[test]
+fn datagrams_of_a_concurrent_queue_arrive_and_keep_their_address_handle() {
+    let context = common::context();
+    let domain = context.protection_domain().unwrap();
+    let [from, to] = [(); 2].map(|()| datagrams(&domain));
+    let mut receives = to.receive_queue();
+    let queue = from.concurrent_send_queue();
+    for seed in 0..20 {
+        post(&domain, &mut receives, 8);
+        let there = destination(&domain, &to, 0);
+        let slot = queue.reserve().unwrap();
+        let request = SendRequest::send(pattern(&domain, 8, seed)).to(&there);
+        // The queue keeps the address handle until the completion.
+        drop(there);
+        queue.post(slot, request).unwrap();
+        let sent = succeed(from.send_completions());
+        for (slot, memory) in queue.complete(&sent) {
+            assert_eq!(memory[..], bytes(8, seed));
+            queue.release(slot);
+        }
+        let (_, memory) = receive(to.receive_completions(), &mut receives);
+        assert_eq!(memory[HEADER..HEADER + 8], bytes(8, seed));
+    }
+}
+
+/// Requests that the device refuses, for an address handle of another protection domain, do not take
+/// the unsignaled request before them.
+#[test]
+fn a_refused_request_of_a_concurrent_queue_leaves_unsignaled_ones_to_the_next() {
+    if !common::is_softroce() {
+        // Other devices may take address handles of other domains.
+        return;
+    }
+    let context = common::context();
+    let [domain, other] = [(); 2].map(|()| context.protection_domain().unwrap());
+    let [from, to] = [(); 2].map(|()| datagrams(&domain));
+    let [there, foreign] = [&domain, &other].map(|domain| destination(domain, &to, 0));
+    let queue = from.concurrent_send_queue();
+    let request = |to, seed| SendRequest::send(pattern(&domain, 8, seed)).to(to);
+    let post = |request| queue.post(queue.reserve().unwrap(), request);
+    post(request(&there, 1).unsignaled()).unwrap();
+    for is_signaled in [true, false] {
+        let refused = request(&foreign, 2);
+        let refused = if is_signaled {
+            refused
+        } else {
+            refused.unsignaled()
+        };
+        assert_eq!(post(refused).unwrap_err().memory[..], bytes(8, 2));
+    }
+    post(request(&there, 3)).unwrap();
+    let sent = succeed(from.send_completions());
+    let ended = queue.complete(&sent).map(|(slot, memory)| {
+        queue.release(slot);
+        memory[0]
+    });
+    assert_eq!(ended.collect::<Vec<_>>(), [bytes(8, 3)[0], bytes(8, 1)[0]]);
+    let free = std::iter::from_fn(|| queue.reserve().map(ReservedSlot::detach));
+    assert_eq!(free.count(), queue.capacity());
 }

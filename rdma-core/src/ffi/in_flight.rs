@@ -3,22 +3,22 @@
 use std::fmt;
 use std::mem::{self, MaybeUninit};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use ibverbs_sys as sys;
 
 use super::queue_pair::QueuePairHandle;
 use super::receive_ring::no_receive_queue;
 use super::request::{
-    Limits, ReceiveElements, describe_inline, describe_send, describe_usual, describe_usual_inline,
-    receive_request, scatter_usual, stack_room,
+    Limits, ReceiveElements, Room, describe_inline, describe_send, describe_usual,
+    describe_usual_datagram, describe_usual_inline, receive_request, scatter_usual, stack_room,
 };
 use super::reserved_slot::SlotGuard;
 use super::ring::Held;
 use super::slot_table::{Reserved, SlotTable};
+use super::unfollowed::{Follow, Unfollowed};
 use crate::error::Error;
 use crate::memory::{Gather, Scatter};
-use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendRequest};
+use crate::queue_pair::{InlineData, KeepAlive, Outcome, SendFlags, SendRequest};
 
 /// Memory and value that a request keeps while in flight.
 pub(super) struct Launched<T> {
@@ -29,12 +29,11 @@ pub(super) struct Launched<T> {
 }
 
 impl<T> Launched<T> {
-    /// Makes the entry of a request whose completion ends no other request.
     #[inline]
-    fn alone(memory: Option<T>, keep: KeepAlive) -> Self {
+    fn new(memory: Option<T>, keep: KeepAlive, earlier: u64) -> Self {
         Self {
             held: Held { memory, keep },
-            earlier: 0,
+            earlier,
         }
     }
 }
@@ -43,11 +42,12 @@ impl<T> Launched<T> {
 pub(crate) struct Slots<T: Send + 'static> {
     queue_pair: Arc<QueuePairHandle>,
     table: SlotTable<Launched<T>>,
-    /// Ids of unsignaled requests that were posted, and that no later request completes yet.
-    unfollowed: Mutex<Vec<u64>>,
-    has_unfollowed: AtomicBool,
+    /// Unsignaled requests that were posted, and that no later request completes yet.
+    pub(super) unfollowed: Unfollowed,
     /// Limits of usual requests; `None` if requests cannot be posted in the usual way.
     usual: Option<Limits>,
+    /// Limits of datagrams; `None` if datagrams cannot be posted in the usual way.
+    usual_datagrams: Option<Limits>,
 }
 
 impl<T: Send + 'static> fmt::Debug for Slots<T> {
@@ -60,14 +60,15 @@ impl<T: Send + 'static> fmt::Debug for Slots<T> {
 }
 
 impl<T: Send + 'static> Slots<T> {
-    /// Makes a table of `capacity` slots, at most 2^16.
+    /// Makes a table of `capacity` slots for sends, at most 2^16.
     pub(crate) fn new(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
+        let limits = Limits::of_sends(&queue_pair);
         Self {
-            usual: queue_pair.is_usual().then(|| Limits::of_sends(&queue_pair)),
-            queue_pair,
             table: SlotTable::new(capacity),
-            unfollowed: Mutex::default(),
-            has_unfollowed: AtomicBool::new(false),
+            unfollowed: Unfollowed::new(queue_pair.count_send_queue() == 1),
+            usual: queue_pair.is_usual().then_some(limits),
+            usual_datagrams: queue_pair.is_usual_for_datagrams().then_some(limits),
+            queue_pair,
         }
     }
 
@@ -75,9 +76,13 @@ impl<T: Send + 'static> Slots<T> {
     pub(crate) fn for_receives(queue_pair: Arc<QueuePairHandle>, capacity: u32) -> Self {
         let refused = no_receive_queue(&queue_pair).is_some();
         let takes_elements = queue_pair.sizes().receive_elements > 0;
-        let usual = takes_elements.then(|| Limits::of_receives(&queue_pair));
-        let mut slots = Self::new(queue_pair, if refused { 1 } else { capacity });
-        slots.usual = usual;
+        let slots = Self {
+            table: SlotTable::new(if refused { 1 } else { capacity }),
+            unfollowed: Unfollowed::new(true),
+            usual: takes_elements.then(|| Limits::of_receives(&queue_pair)),
+            usual_datagrams: None,
+            queue_pair,
+        };
         if refused && let Some(slot) = slots.reserve() {
             slot.into_reserved();
         }
@@ -130,6 +135,26 @@ impl<T: Send + 'static> Slots<T> {
         self.table.cancel(reserved);
     }
 
+    /// Begins to post a send request, signaled or not.
+    #[inline]
+    fn follow(&self, is_signaled: bool) -> Follow<'_> {
+        if is_signaled {
+            self.unfollowed.follow()
+        } else {
+            self.follow_unsignaled()
+        }
+    }
+
+    /// At most half of the slots are in unsignaled requests in a row: a queue whose slots all are
+    /// would never have a free slot again. Queues of one queue pair share that number.
+    #[cold]
+    fn follow_unsignaled(&self) -> Follow<'_> {
+        // A table has at most 2^16 slots.
+        let half = self.capacity() as u32 / 2;
+        let queues = self.queue_pair.send_queues().max(1);
+        self.unfollowed.follow_unsignaled(half / queues)
+    }
+
     /// Posts a send request in a reserved slot, which is free again on failure. The usual ones go
     /// a way that the compiler makes one piece of code of, with the request's description, and the
     /// others [the general way](Self::post_any).
@@ -146,20 +171,16 @@ impl<T: Send + 'static> Slots<T> {
             Ok(reserved) => reserved,
             Err(error) => return Err((error, request.into_memory())),
         };
-        let (memory, description, keep) = request.into_pieces();
-        let (Some(limits), KeepAlive::Nothing) = (self.usual, &keep) else {
-            let request = SendRequest::from_pieces((memory, description, keep));
-            return self.post_any(reserved, request);
+        let (Some(limits), true) = (self.usual, request.is_usual() && request.is_signaled()) else {
+            return self.post_datagram(reserved, request);
         };
+        let (memory, description) = request.into_usual();
         let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
         let id = reserved.id();
         if !describe_usual(&mut wr, &mut room, &memory, &description, limits, id) {
-            let request = SendRequest::from_pieces((memory, description, keep));
-            return self.post_any(reserved, request);
+            return self.post_any(reserved, SendRequest::from_usual(memory, description));
         }
-        // `Nothing` needs no drop, which the compiler does not see.
-        mem::forget(keep);
-        let launched = Launched::alone(Some(memory), KeepAlive::Nothing);
+        let launched = Launched::new(Some(memory), KeepAlive::Nothing, self.unfollowed.take());
         self.table.launch(&reserved, launched);
         // SAFETY: it was described, and `room` outlives the call. The memory is in the slot, where
         // nobody can reach it until `complete` takes it for a completion with this id, or the queue
@@ -171,12 +192,70 @@ impl<T: Send + 'static> Slots<T> {
         Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
     }
 
+    /// Posts a signaled datagram in the usual way, and any other request in [the general
+    /// way](Self::post_any).
+    #[inline]
+    fn post_datagram(&self, reserved: Reserved, request: SendRequest<T>) -> Result<(), (Error, T)>
+    where
+        T: Gather,
+    {
+        let (mut wr, mut room) = (MaybeUninit::uninit(), stack_room());
+        let id = reserved.id();
+        if !request.is_signaled() || !self.describe_usual(&mut wr, &mut room, &request, id) {
+            return self.post_any(reserved, request);
+        }
+        let (memory, keep) = request.into_parts();
+        let launched = Launched::new(Some(memory), keep, self.unfollowed.take());
+        self.table.launch(&reserved, launched);
+        // SAFETY: as in `post_send`, also for the address handle.
+        let errno = unsafe { self.queue_pair.usual().post_send(wr.as_mut_ptr()) };
+        if errno == 0 {
+            return Ok(());
+        }
+        Err(self.withdraw(reserved, self.queue_pair.post_send_error(errno)))
+    }
+
+    /// Describes a usual request or datagram. Returns `false` if [`describe_send`] has to check the
+    /// request more closely, or to refuse it.
+    #[inline]
+    pub(super) fn describe_usual(
+        &self,
+        wr: &mut MaybeUninit<sys::ibv_send_wr>,
+        room: &mut Room,
+        request: &SendRequest<T>,
+        id: u64,
+    ) -> bool
+    where
+        T: Gather,
+    {
+        let (memory, description) = (request.memory(), request.description());
+        match (request.keep(), self.usual, self.usual_datagrams) {
+            (KeepAlive::Nothing, Some(limits), _) => {
+                describe_usual(wr, room, memory, &description, limits, id)
+            }
+            (KeepAlive::Address(handle), _, Some(limits)) => {
+                describe_usual_datagram(wr, room, memory, (&description, handle), limits, id)
+            }
+            _ => false,
+        }
+    }
+
     /// Takes back the memory of a request that was not posted.
     #[cold]
     fn withdraw(&self, reserved: Reserved, error: Error) -> (Error, T) {
-        let mut held = self.table.withdraw(reserved).held;
+        let (error, memory) = self.withdraw_any(reserved, error);
+        (error, memory.expect("the memory that was put in"))
+    }
+
+    /// Takes back the memory, if there is some, of a request that was not posted.
+    #[cold]
+    fn withdraw_any(&self, reserved: Reserved, error: Error) -> (Error, Option<T>) {
+        let Launched { mut held, earlier } = self.table.withdraw(reserved);
+        if earlier != 0 {
+            self.unfollowed.leave(earlier);
+        }
         held.keep.settle(Outcome::NotPosted);
-        (error, held.memory.expect("the memory that was put in"))
+        (error, held.memory)
     }
 
     #[inline(never)]
@@ -190,14 +269,43 @@ impl<T: Send + 'static> Slots<T> {
             self.cancel(reserved);
             return Err((error, request.into_memory()));
         }
+        let is_signaled = request.is_signaled() || request.keep().refused_in_batches().is_some();
         let (memory, keep) = request.into_parts();
-        let launched = Launched::alone(Some(memory), keep);
-        self.table.launch(&reserved, launched);
         // SAFETY: it was described, and `room` outlives the call. Memory and what keeps alive are in
         // the slot, where nobody can reach them until `complete` takes them for a completion with
         // this id, or the queue pair is destroyed.
-        let posted = unsafe { queue_pair.post_send(wr.assume_init_mut()) };
+        let posted = unsafe { self.launch(&reserved, Some(memory), keep, is_signaled, &mut wr) };
         posted.map_err(|error| self.withdraw(reserved, error))
+    }
+
+    /// Puts a request into its slot and posts it.
+    ///
+    /// # Safety
+    ///
+    /// As [`QueuePairHandle::post_send`], for a request that was described.
+    unsafe fn launch(
+        &self,
+        reserved: &Reserved,
+        memory: Option<T>,
+        keep: KeepAlive,
+        is_signaled: bool,
+        wr: &mut MaybeUninit<sys::ibv_send_wr>,
+    ) -> Result<(), Error> {
+        let follow = self.follow(is_signaled);
+        let launched = Launched::new(memory, keep, follow.earlier());
+        self.table.launch(reserved, launched);
+        // SAFETY: the caller vouches for the request.
+        let posted = unsafe {
+            let wr = wr.assume_init_mut();
+            if follow.is_signaled() {
+                wr.send_flags |= SendFlags::SIGNALED.bits() as std::ffi::c_uint;
+            }
+            self.queue_pair.post_send(wr)
+        };
+        if posted.is_ok() {
+            follow.posted(reserved.id());
+        }
+        posted
     }
 
     /// Posts a send request in a reserved slot, which is free again on failure. The request's data
@@ -212,7 +320,7 @@ impl<T: Send + 'static> Slots<T> {
             Ok(reserved) => reserved,
             Err(error) => return Err((error, request.into_memory())),
         };
-        let (Some(limits), true) = (self.usual, request.is_usual()) else {
+        let (Some(limits), true) = (self.usual, request.is_usual() && request.is_signaled()) else {
             return self.post_any_inline(reserved, request);
         };
         let (data, description) = request.into_usual();
@@ -222,7 +330,7 @@ impl<T: Send + 'static> Slots<T> {
             let request = SendRequest::from_usual(data, description);
             return self.post_any_inline(reserved, request);
         }
-        let launched = Launched::alone(None, KeepAlive::Nothing);
+        let launched = Launched::new(None, KeepAlive::Nothing, self.unfollowed.take());
         self.table.launch(&reserved, launched);
         // SAFETY: the request was described, and `room` and the data, which is copied, outlive the
         // call.
@@ -230,8 +338,8 @@ impl<T: Send + 'static> Slots<T> {
         if errno == 0 {
             return Ok(());
         }
-        self.table.withdraw(reserved);
-        Err((self.queue_pair.post_send_error(errno), data))
+        let error = self.queue_pair.post_send_error(errno);
+        Err((self.withdraw_any(reserved, error).0, data))
     }
 
     #[inline(never)]
@@ -246,16 +354,12 @@ impl<T: Send + 'static> Slots<T> {
             self.cancel(reserved);
             return Err((error, request.into_memory()));
         }
+        let is_signaled = request.is_signaled() || request.keep().refused_in_batches().is_some();
         let (data, keep) = request.into_parts();
-        self.table.launch(&reserved, Launched::alone(None, keep));
         // SAFETY: the request was described, and `room` and the data, which is copied, outlive the
         // call. The objects that it keeps alive are in the slot.
-        let posted = unsafe { queue_pair.post_send(wr.assume_init_mut()) };
-        posted.map_err(|error| {
-            let mut held = self.table.withdraw(reserved).held;
-            held.keep.settle(Outcome::NotPosted);
-            (error, data)
-        })
+        let posted = unsafe { self.launch(&reserved, None, keep, is_signaled, &mut wr) };
+        posted.map_err(|error| (self.withdraw_any(reserved, error).0, data))
     }
 
     /// Posts a receive request in a free slot; usual requests as [`Self::post_send`] posts them.
@@ -274,7 +378,7 @@ impl<T: Send + 'static> Slots<T> {
             return self.post_any_receive(reserved, memory);
         };
         let mut wr = receive_request(&mut room, count, reserved.id());
-        let launched = Launched::alone(Some(memory), KeepAlive::Nothing);
+        let launched = Launched::new(Some(memory), KeepAlive::Nothing, 0);
         self.table.launch(&reserved, launched);
         // SAFETY: as in `post_send`.
         let errno = unsafe { self.queue_pair.usual().post_receive(&mut wr) };
@@ -296,7 +400,7 @@ impl<T: Send + 'static> Slots<T> {
             return Err((error, memory));
         }
         let mut wr = elements.work_request(reserved.id());
-        let launched = Launched::alone(Some(memory), KeepAlive::Nothing);
+        let launched = Launched::new(Some(memory), KeepAlive::Nothing, 0);
         self.table.launch(&reserved, launched);
         // SAFETY: as in `post_send`.
         let posted = unsafe { self.queue_pair.post_receive(&mut wr) };
@@ -334,33 +438,6 @@ impl<T: Send + 'static> Slots<T> {
             outcome,
             is_inferred: false,
         }
-    }
-
-    /// Keeps the id of an unsignaled request, the last of those posted in a row, for a signaled one
-    /// that is posted later.
-    #[cold]
-    pub(super) fn leave_unfollowed(&self, id: u64) {
-        self.unfollowed.lock().push(id);
-        self.has_unfollowed.store(true, Ordering::Relaxed);
-    }
-
-    /// Takes the id of a request that [was left](Self::leave_unfollowed); 0 if there is none.
-    #[inline]
-    pub(super) fn take_unfollowed(&self) -> u64 {
-        // Relaxed: an id that is not visible yet is taken by the next post.
-        if !self.has_unfollowed.load(Ordering::Relaxed) {
-            return 0;
-        }
-        self.pop_unfollowed()
-    }
-
-    #[cold]
-    fn pop_unfollowed(&self) -> u64 {
-        let mut unfollowed = self.unfollowed.lock();
-        let id = unfollowed.pop();
-        self.has_unfollowed
-            .store(!unfollowed.is_empty(), Ordering::Relaxed);
-        id.unwrap_or(0)
     }
 
     /// Makes a completed slot free again; does nothing to a slot in any other state.

@@ -69,6 +69,7 @@ mod slot_table;
 mod slots_batch;
 mod span;
 mod stash;
+mod unfollowed;
 mod unmapped;
 mod volatile;
 mod window;

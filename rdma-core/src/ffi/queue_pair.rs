@@ -370,12 +370,12 @@ impl QueuePairHandle {
         outcome
     }
 
-    /// Counts one more queue with one owner that posts to its send side; says how many there were.
+    /// Counts one more queue that posts to the send side, and returns the number of such queues.
     pub(super) fn count_send_queue(&self) -> u32 {
         self.send_queues.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Returns the number of queues with one owner that were made for the send side.
+    /// Returns the number of queues that were made for the send side.
     #[inline]
     pub(super) fn send_queues(&self) -> u32 {
         self.send_queues.load(Ordering::Relaxed)

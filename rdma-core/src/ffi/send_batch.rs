@@ -5,12 +5,14 @@ use std::fmt;
 use ibverbs_sys as sys;
 
 use super::batch::posted_before;
-use super::request::{describe_inline, describe_send, describe_usual, describe_usual_inline};
+use super::request::{
+    describe_inline, describe_send, describe_usual, describe_usual_datagram, describe_usual_inline,
+};
 use super::ring::Unstaged;
 use super::send_ring::SendRing;
 use crate::error::{Error, Result};
 use crate::memory::Gather;
-use crate::queue_pair::{Description, InlineData, SendFlags, SendRequest};
+use crate::queue_pair::{Description, InlineData, KeepAlive, SendFlags, SendRequest};
 
 /// A batch in the making, of a queue that is borrowed for it. Data of requests that copy it is
 /// there for as long as `'a`, in which the queue posts nothing but by this.
@@ -102,8 +104,18 @@ impl<'a, T: Send + 'static> SendStaging<'a, T> {
         }
         let request = queue.signal(request, self.run);
         let id = queue.ring.staged_id();
+        let (limits, sends_datagrams) = (queue.limits(), queue.sends_datagrams());
         let (wr, room) = queue.room.place(self.first + queue.ring.staged());
-        if let Err(error) = describe_send(wr, room, &request, queue.ring.queue_pair(), id) {
+        let is_described = match request.keep() {
+            KeepAlive::Address(handle) if sends_datagrams => {
+                let (memory, to) = (request.memory(), (&request.description(), handle));
+                describe_usual_datagram(wr, room, memory, to, limits, id)
+            }
+            _ => false,
+        };
+        if !is_described
+            && let Err(error) = describe_send(wr, room, &request, queue.ring.queue_pair(), id)
+        {
             return Err((error, request.into_memory()));
         }
         self.run = if request.is_signaled() {

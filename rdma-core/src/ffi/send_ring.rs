@@ -347,6 +347,12 @@ impl<T: Send + 'static> SendRing<T> {
         self.limits
     }
 
+    /// Returns whether the queue pair sends datagrams that may be posted in the usual way.
+    #[inline]
+    pub(super) fn sends_datagrams(&self) -> bool {
+        self.sends_datagrams
+    }
+
     /// Returns the request, signaled if it must be after a run of unsignaled ones.
     #[inline]
     pub(super) fn signal<D>(&mut self, request: SendRequest<D>, run: u32) -> SendRequest<D> {

@@ -163,8 +163,12 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         }
         let described = if self.has_room() {
             let (wr, room) = self.room.place(self.first + self.staged.len());
-            let (queue_pair, id) = (self.slots.queue_pair(), reserved.id());
-            describe_send(wr, room, &request, queue_pair, id)
+            let id = reserved.id();
+            if self.slots.describe_usual(wr, room, &request, id) {
+                Ok(())
+            } else {
+                describe_send(wr, room, &request, self.slots.queue_pair(), id)
+            }
         } else {
             Err(self.full())
         };
@@ -205,7 +209,7 @@ impl<T: Send + 'static> SlotsStaging<'_, T, sys::ibv_send_wr> {
         self.signal_last();
         if self.earlier == 0 {
             // Unsignaled requests that another batch has left were posted before this batch is.
-            self.earlier = self.slots.take_unfollowed();
+            self.earlier = self.slots.unfollowed.take();
         }
         self.launch();
         // SAFETY: the staged requests were described at these places, each with the id of its slot.
@@ -278,7 +282,7 @@ impl<T: Send + 'static, W: Linked> Drop for SlotsStaging<'_, T, W> {
     fn drop(&mut self) {
         self.end().for_each(drop);
         if self.earlier != 0 {
-            self.slots.leave_unfollowed(self.earlier);
+            self.slots.unfollowed.leave(self.earlier);
         }
         self.room.close();
     }

@@ -68,9 +68,13 @@ pub struct DetachedSlot(Reserved);
 ///
 /// A request takes three steps: [`reserve`](Self::reserve) a slot, so that whatever waits for the
 /// completion can be put in place under the slot's index first; [`post`](Self::post); and, on
-/// completion, [`complete`](Self::complete) and [`release`](Self::release). Every request is
-/// signaled, but for those that a [batch](Self::batch) leaves unsignaled. Dropping the queue with
+/// completion, [`complete`](Self::complete) and [`release`](Self::release). Dropping the queue with
 /// requests in flight is safe: their memory is freed with the queue pair.
+///
+/// A request may be [unsignaled](SendRequest::unsignaled): the completion of a later signaled
+/// request completes it as well. At most half of the slots are in unsignaled requests in a row; the
+/// queue signals the next request then. Threads that post unsignaled requests one by one wait for
+/// each other; a [batch](Self::batch) of them does not.
 ///
 /// The queue is `Send` and `Sync`: memory moves through it from thread to thread, and is never
 /// shared.
@@ -105,7 +109,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         guard.map_err(|(error, slot)| Refused::new(DetachedSlot(slot), error))
     }
 
-    /// Posts a request, signaled. If that fails, the slot is free again.
+    /// Posts a request. If that fails, the slot is free again.
     ///
     /// # Errors
     ///
@@ -118,7 +122,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         T: Gather,
     {
         self.slots
-            .post_send(slot.0, request.signaled())
+            .post_send(slot.0, request)
             .map_err(PostError::new)
     }
 
@@ -135,7 +139,7 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
         request: SendRequest<D>,
     ) -> Result<(), PostError<D>> {
         self.slots
-            .post_inline(slot.0, request.signaled())
+            .post_inline(slot.0, request)
             .map_err(PostError::new)
     }
 
@@ -146,8 +150,9 @@ impl<T: Send + 'static> ConcurrentSendQueue<T> {
     }
 
     /// Returns the requests that this completion completes, each as the index of its slot and its
-    /// memory: the signaled one, and before it in the same batch the unsignaled ones, the latest
-    /// first. A completion of another queue returns nothing. A slot stays in use until it is released.
+    /// memory: the signaled one, and the unsignaled ones that were posted before it, the latest
+    /// first. A completion of another queue returns nothing. A slot stays in use until it is
+    /// released.
     ///
     /// Requests without memory, of [`Self::post_inline`], are left out, and their slots released at
     /// once.

@@ -1,0 +1,188 @@
+//! Unsignaled requests of a queue that many threads post to.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+/// Posted unsignaled requests that no later signaled request completes yet.
+///
+/// Unsignaled requests form chains: the entry of each holds the id of the one before. A signaled
+/// request takes a whole chain, and its completion completes the requests of that chain too, since
+/// they were posted before it. Unsignaled requests are posted under the lock, one after the other.
+#[derive(Debug)]
+pub(super) struct Unfollowed {
+    chains: Mutex<Chains>,
+    /// Set if there is a chain.
+    any: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Chains {
+    /// Id of the last request of each chain.
+    last: Vec<u64>,
+    /// Number of unsignaled requests since the last signaled one.
+    run: u32,
+}
+
+impl Unfollowed {
+    /// Makes an empty list. Where other queues post to the queue pair, the first request is signaled:
+    /// the others may have filled all places but one.
+    pub(super) fn new(is_alone: bool) -> Self {
+        let run = if is_alone { 0 } else { u32::MAX };
+        Self {
+            chains: Mutex::new(Chains {
+                last: Vec::new(),
+                run,
+            }),
+            any: AtomicBool::new(false),
+        }
+    }
+
+    /// Begins to post a signaled request.
+    #[inline]
+    pub(super) fn follow(&self) -> Follow<'_> {
+        Follow {
+            unfollowed: self,
+            unsignaled: None,
+            earlier: self.take(),
+        }
+    }
+
+    /// Begins to post an unsignaled request, which must be signaled behind `limit` unsignaled ones.
+    pub(super) fn follow_unsignaled(&self, limit: u32) -> Follow<'_> {
+        let mut chains = self.chains.lock();
+        let earlier = chains.last.pop().unwrap_or(0);
+        let may_wait = chains.run < limit;
+        if !may_wait {
+            chains.run = 0;
+        }
+        self.any.store(!chains.last.is_empty(), Ordering::Relaxed);
+        Follow {
+            unfollowed: self,
+            unsignaled: may_wait.then_some(chains),
+            earlier,
+        }
+    }
+
+    /// Takes a chain, and returns the id of its last request, or 0 if there is no chain.
+    #[inline]
+    pub(super) fn take(&self) -> u64 {
+        // Relaxed: a chain that is not visible yet is taken by the next request.
+        if !self.any.load(Ordering::Relaxed) {
+            return 0;
+        }
+        self.take_chain()
+    }
+
+    #[cold]
+    fn take_chain(&self) -> u64 {
+        let mut chains = self.chains.lock();
+        let id = chains.last.pop();
+        chains.run = 0;
+        self.any.store(!chains.last.is_empty(), Ordering::Relaxed);
+        id.unwrap_or(0)
+    }
+
+    /// Adds a chain whose last request has this id.
+    #[cold]
+    pub(super) fn leave(&self, id: u64) {
+        self.chains.lock().last.push(id);
+        self.any.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A request that is being posted behind a chain. If the device refuses the request, the chain has to
+/// be [left](Unfollowed::leave) again.
+pub(super) struct Follow<'a> {
+    unfollowed: &'a Unfollowed,
+    /// The lock, if the request is unsignaled.
+    unsignaled: Option<MutexGuard<'a, Chains>>,
+    earlier: u64,
+}
+
+impl Follow<'_> {
+    /// Returns whether the request must be signaled.
+    #[inline]
+    pub(super) fn is_signaled(&self) -> bool {
+        self.unsignaled.is_none()
+    }
+
+    /// Returns the id of the request before, or 0 if there is none.
+    #[inline]
+    pub(super) fn earlier(&self) -> u64 {
+        self.earlier
+    }
+
+    /// Adds the request with this id to its chain, if it is unsignaled: the device has accepted it.
+    #[inline]
+    pub(super) fn posted(self, id: u64) {
+        if let Some(mut chains) = self.unsignaled {
+            chains.last.push(id);
+            chains.run += 1;
+            self.unfollowed.any.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Limit that the tests do not reach.
+    const MANY: u32 = 100;
+
+    #[test]
+    fn a_signaled_request_takes_the_chain_before_it() {
+        let unfollowed = Unfollowed::new(true);
+        let first = unfollowed.follow_unsignaled(MANY);
+        assert_eq!((first.is_signaled(), first.earlier()), (false, 0));
+        first.posted(1);
+        let second = unfollowed.follow_unsignaled(MANY);
+        assert_eq!((second.is_signaled(), second.earlier()), (false, 1));
+        second.posted(2);
+        let third = unfollowed.follow();
+        assert_eq!((third.is_signaled(), third.earlier()), (true, 2));
+        third.posted(3);
+        assert_eq!(unfollowed.take(), 0);
+    }
+
+    #[test]
+    fn a_chain_behind_which_nothing_was_posted_is_left_again() {
+        let unfollowed = Unfollowed::new(true);
+        unfollowed.follow_unsignaled(MANY).posted(1);
+        for is_signaled in [true, false] {
+            let follow = if is_signaled {
+                unfollowed.follow()
+            } else {
+                unfollowed.follow_unsignaled(MANY)
+            };
+            let earlier = follow.earlier();
+            drop(follow);
+            assert_eq!((earlier, unfollowed.take()), (1, 0));
+            unfollowed.leave(earlier);
+        }
+        assert_eq!(unfollowed.take(), 1);
+    }
+
+    #[test]
+    fn a_request_behind_as_many_unsignaled_ones_as_may_be_is_signaled() {
+        let unfollowed = Unfollowed::new(true);
+        for id in 1..=4 {
+            let follow = unfollowed.follow_unsignaled(4);
+            assert!(!follow.is_signaled());
+            follow.posted(id);
+        }
+        let due = unfollowed.follow_unsignaled(4);
+        assert_eq!((due.is_signaled(), due.earlier()), (true, 4));
+        due.posted(5);
+        assert!(!unfollowed.follow_unsignaled(4).is_signaled());
+        assert!(unfollowed.follow_unsignaled(0).is_signaled());
+    }
+
+    #[test]
+    fn a_queue_beside_others_signals_its_first_request() {
+        let unfollowed = Unfollowed::new(false);
+        assert!(unfollowed.follow_unsignaled(MANY).is_signaled());
+        assert!(!unfollowed.follow_unsignaled(MANY).is_signaled());
+    }
+}

@@ -28,10 +28,10 @@ use crate::fuzz::Input;
 use crate::memory::Piece;
 use crate::proto::{Brief, Form, Remote, Sequence, Short};
 
-/// Steps of one input.
+/// Limit of the steps of one input.
 const STEPS: usize = 100;
 
-/// A process that others knock at, and what they may hand over.
+/// A process with a listener, and the descriptors that other processes may send to the listener.
 struct Listener {
     directory: Directory,
     name: SocketAddrUnix,
@@ -68,7 +68,7 @@ impl Listener {
         })
     }
 
-    /// Descriptors for a message: mostly the right ones.
+    /// Returns descriptors for a message, mostly valid ones.
     fn descriptors(&self, input: &mut Input<'_>) -> Vec<BorrowedFd<'_>> {
         let [segment, tables] = [&self.segment, &self.tables].map(AsFd::as_fd);
         let [bell, socket] = [&self.bell, &self.socket].map(AsFd::as_fd);
@@ -84,7 +84,8 @@ impl Listener {
     }
 }
 
-/// Several connections to a listener, on which messages come with descriptors: as they should be, changed, or any bytes.
+/// Runs several connections to a listener. Each sends messages with descriptors: valid messages, changed ones, or arbitrary
+/// bytes.
 pub fn handshake(bytes: &[u8]) {
     if let Some(letter) = Letter::decode(bytes) {
         assert_eq!(letter.encode(), bytes);
@@ -193,7 +194,7 @@ fn letter(input: &mut Input<'_>, probe: &Probe, thread: i32) -> Letter {
     }
 }
 
-/// A link whose peer sends whatever messages, and writes whatever words into the memory of the link.
+/// Runs a link whose peer sends arbitrary messages, and writes arbitrary words to the shared memory of the link.
 pub fn ring(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (here, there, file) = testing::links().expect("a link");
@@ -316,7 +317,7 @@ fn brief<'a>(input: &mut Input<'_>, payload: &'a [u8]) -> Brief<'a> {
     }
 }
 
-/// A peer whose tables say whatever it likes of its queue pairs and its memory, which this process then reads and writes.
+/// Reads and writes the memory of a peer that publishes arbitrary records of its queue pairs and regions.
 pub fn tables(bytes: &[u8]) {
     /// Bytes of the peer's file: two segments.
     const FILE: usize = 4 << 20;

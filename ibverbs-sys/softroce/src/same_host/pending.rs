@@ -40,7 +40,7 @@ pub(super) struct Welcomed {
     pub(super) probe: Probe,
 }
 
-/// What can be received from a pending connection.
+/// The next data of a pending connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
     Nothing,

@@ -20,7 +20,7 @@ use super::visitor::Copies;
 /// Deadline of each step.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The tag of a brief, which these words are not.
+/// A tag that announces a brief, for words that are no valid brief.
 const NONSENSE: (u16, [u64; 7]) = (1 << 15 | 1, [u64::MAX; 7]);
 
 fn send(link: &Link, text: &str) {
@@ -32,7 +32,7 @@ fn violate(link: &Link) {
     assert_eq!(link.send_words(tag, &words), Ok(()));
 }
 
-/// Takes what there is.
+/// Receives all messages that have come.
 fn received(link: &Link) -> Vec<String> {
     let mut texts = Vec::new();
     while link.receive(2, |_, said| match said {
@@ -55,7 +55,7 @@ fn what_comes_before_a_message_that_is_none_is_received_and_nothing_behind_it() 
     assert!(!there.check(), "the peer is told");
 }
 
-/// The consumer of this side's messages says that it has read what was never sent.
+/// Checks a peer that claims to have read messages that were never sent.
 #[test]
 fn what_comes_before_a_count_that_cannot_be_is_received_and_nothing_later() {
     let (here, there, file) = testing::links().unwrap();
@@ -71,7 +71,7 @@ fn what_comes_before_a_count_that_cannot_be_is_received_and_nothing_later() {
     assert!(!there.check(), "the peer is told");
 }
 
-/// A message that had come when the link ended, and that the peer takes back and sends again, is one that comes later.
+/// Checks that a message is not received if the peer withdraws the message after the link has ended, and sends it again.
 #[test]
 fn what_is_taken_back_and_comes_again_is_not_received() {
     let (here, there, file) = testing::links().unwrap();
@@ -105,7 +105,7 @@ fn what_is_taken_back_and_comes_again_is_not_received() {
     assert!(!here.may_have_messages());
 }
 
-/// A peer that publishes nothing but slots without a message does not keep a thread that receives.
+/// Checks that a peer that publishes only slots without a message does not keep the receiving thread busy.
 #[test]
 fn slots_without_a_message_do_not_go_on_for_ever() {
     let (here, there, _) = testing::links().unwrap();
@@ -125,7 +125,7 @@ fn slots_without_a_message_do_not_go_on_for_ever() {
     assert_eq!(received, 0);
 }
 
-/// Two processes whose engines do nothing else than attend to their directories.
+/// Two processes whose engines only attend to their directories.
 struct Host {
     processes: [(SocketAddr, Arc<Directory>); 2],
     stop: Arc<AtomicBool>,
@@ -133,7 +133,7 @@ struct Host {
 }
 
 impl Host {
-    /// Each test has a number of its own.
+    /// Makes two processes. `number` must be different for each test.
     fn new(number: u8) -> Self {
         let processes = [1, 2].map(|last| {
             let id = std::process::id().to_ne_bytes();
@@ -169,7 +169,7 @@ impl Host {
         }
     }
 
-    /// Both ends of the link, which the first process asks for.
+    /// Returns both ends of a link, whose handshake the first process begins.
     fn links(&self) -> [Arc<Link>; 2] {
         let [(first, here), (second, there)] = &self.processes;
         let near = until("the process asked gets a link", || here.link(*second));
@@ -226,7 +226,8 @@ fn a_link_that_failed_is_removed_and_replaced_by_another() {
     }
 }
 
-/// A peer that does not know yet that its link has ended may be copying: what it may copy to is not given back.
+/// Checks that memory is not released to its owner while a peer may still copy because the peer does not know of the link's
+/// end.
 #[test]
 fn a_copy_by_a_link_that_failed_is_waited_for() {
     let host = Host::new(2);

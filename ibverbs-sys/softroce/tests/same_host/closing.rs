@@ -74,7 +74,7 @@ fn connect_child(stream: &UnixStream, by_packets: bool) -> Node {
     node
 }
 
-/// The device fails, and says so; nothing is written to the files that the program opens then.
+/// Checks that the device reports its failure, and writes to no file that the program opens afterwards.
 pub(crate) fn a_program_that_closes_all_descriptors_is_told_so() {
     for by_packets in [false, true] {
         let mut node = Node::new();
@@ -194,7 +194,7 @@ pub(crate) fn a_program_that_closes_all_descriptors_and_waits_is_told_so() {
     .join();
 }
 
-/// The device goes on, and does not touch what has the numbers then.
+/// Checks that the device goes on, and does not use the files that later have the closed numbers.
 pub(crate) fn a_program_that_closes_what_it_was_given_does_no_harm() {
     let mut node = Node::new();
     node.timeout = PATIENT;

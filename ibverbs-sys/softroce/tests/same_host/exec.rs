@@ -16,7 +16,7 @@ use crate::node::{Node, Request, SIZE};
 use crate::number;
 use crate::peer::{Peer, Role};
 
-/// Where the peer's memory is, in both programs.
+/// Address of the peer's memory, in both programs.
 pub(crate) const ADDRESS: usize = 0x3000_0000;
 
 /// Waits for the end of its input, and answers whether its memory at [`ADDRESS`] is as it was at the start.
@@ -37,7 +37,7 @@ fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("softroce-untouched")
 }
 
-/// Compiles the new program: without a loader, so that its memory is there as soon as it begins.
+/// Compiles the new program without a loader, so that its memory is mapped from the start.
 fn compile() {
     let source = program().with_extension("c");
     std::fs::write(&source, PROGRAM).expect("the program's source");
@@ -53,7 +53,8 @@ fn compile() {
     assert!(output.status.success(), "{complaints}");
 }
 
-/// Becomes the new program. With `keeps`, a child keeps all that the old one has open: by that nobody sees its end.
+/// Executes the new program. With `keeps`, a child process keeps the old program's descriptors open, so that no closed
+/// connection tells the peer of the `exec`.
 pub(crate) fn exec(keeps: bool) -> ! {
     if keeps {
         let parent = std::process::id() as i32;
@@ -80,8 +81,8 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// Time of writing to a peer whose end is not noticed.
 const ENOUGH: Duration = Duration::from_millis(30);
 
-/// Nothing that is written comes to the new program. Between two writes there is some time: one that finds no memory at all, in
-/// the middle of the change, is the last of its connection that is done without packets.
+/// Checks that no write reaches the new program. The writes are spaced out: a write in the middle of the `exec` finds no
+/// memory, and later writes of its connection go by packets.
 pub(crate) fn a_program_that_replaces_a_peer_is_not_written_to() {
     compile();
     assert_eq!(SIZE, 4_194_304, "as in the program");

@@ -22,13 +22,13 @@ const LENGTHS: [usize; 8] = [
     1 << 20,
 ];
 
-/// Room for a receive; there are two in each memory.
+/// Length of the memory of a receive; the other half of a memory is for writes.
 const ROOM: usize = SIZE / 2;
 
-/// Each kind of message from each memory to each memory.
+/// Number of messages: each kind in each length, from each memory to each memory.
 const ALL: u64 = 3 * 4 * LENGTHS.len() as u64;
 
-/// Message `id`: its kind, the sender's memory, and its bytes.
+/// Returns the kind of message `id`, the sender's memory, and the bytes.
 fn make(id: u64) -> (ibv_wr_opcode, usize, Vec<u8>) {
     use ibv_wr_opcode as O;
     let number = id as usize;
@@ -43,12 +43,13 @@ fn make(id: u64) -> (ibv_wr_opcode, usize, Vec<u8>) {
     (kind, number / LENGTHS.len() % 2, bytes.collect())
 }
 
-/// The memory that message `id` is received or written to.
+/// Returns the memory that message `id` is received or written to.
 fn target(id: u64) -> usize {
     id as usize / LENGTHS.len() / 2 % 2
 }
 
-/// The offset at which message `id` is written: the next one may come before this one is looked at.
+/// Returns the offset at which message `id` is written. Two offsets take turns, because the next message may come before the
+/// receiver has read this one.
 fn written_at(id: u64) -> usize {
     ROOM + (id as usize % 2) * (1 << 20)
 }
@@ -57,14 +58,14 @@ fn post_receive(node: &Node, id: u64) {
     node.receive(id, node.memories[target(id)].sge(0, ROOM));
 }
 
-/// Posts the receive for the first message: each of the others is posted when the one before has come.
+/// Posts the receive for the first message. [`take`] posts each of the others after the message before has come.
 pub(crate) fn post_receives(node: &Node, times: u64) {
     if times > 0 {
         post_receive(node, 0);
     }
 }
 
-/// Receives messages and checks their bytes, until one does not come for half a second or the connection fails.
+/// Receives messages and checks their bytes, until no message comes for half a second or the connection fails.
 pub(crate) fn take(node: &Node, times: u64) {
     for id in 0..times {
         let end = Instant::now() + Duration::from_millis(500);
@@ -140,7 +141,8 @@ pub(crate) fn long_messages_of_all_kinds_are_fetched_whole() {
     assert!(went <= 2 * parts, "{went} packets for {parts} parts");
 }
 
-/// The messages are in the ring, and their bytes are where the sender left them.
+/// Checks that messages are fetched while their sender is stopped: the ring has the messages, and the sender's memory the
+/// bytes.
 pub(crate) fn the_messages_of_a_stopped_sender_are_fetched() {
     for round in 0..20 {
         let (node, mut peer) = connected(Role::Sends { times: 8 });
@@ -159,7 +161,7 @@ pub(crate) fn the_messages_of_a_stopped_sender_are_fetched() {
     }
 }
 
-/// A sender whose request ended with an error has its memory back.
+/// Checks that no bytes are fetched after a request has ended with an error: the program may use its memory again.
 pub(crate) fn a_message_that_was_given_up_is_not_fetched() {
     const EACH: usize = 128 << 10;
     for round in 0..10 {

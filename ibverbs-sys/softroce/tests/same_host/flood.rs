@@ -43,7 +43,7 @@ enum Kind {
     Impersonates,
     /// Connects as another user, and begins handshakes.
     Foreign,
-    /// Finishes one handshake, as a process that has nothing else in mind.
+    /// Finishes one handshake, as a well-behaved process does.
     Once,
 }
 
@@ -64,14 +64,15 @@ const VARIABLE: &str = "SOFTROCE_TEST_FLOOD";
 /// Attackers of a kind at the same time.
 const ATTACKERS: usize = 2;
 
-/// Descriptors that a flood may cost: 64 pending connections, 16 handshakes that were answered and two links for each
-/// attacker, with eight descriptors each; and some of the test's own.
+/// Limit of the descriptors that a flood takes: 64 pending connections, 16 answered handshakes and two links for each
+/// attacker, with eight descriptors each, and a few of the test.
 const DESCRIPTORS: usize = 64 + 8 * (16 + 2 * ATTACKERS) + 32;
 
-/// Mappings that a flood may cost: two for each handshake and each link, and those of two well-behaved peers.
+/// Limit of the mappings that a flood adds: two for each handshake and each link, and those of two well-behaved peers.
 const MAPPINGS: usize = 2 * (16 + 2 * ATTACKERS) + 16;
 
-/// The engine's share of a processor during a flood. It is far below; a debug build on a busy machine is slow.
+/// Limit of the engine's share of a processor during a flood. The usual share is far lower; the limit allows for a debug build
+/// on a busy machine.
 const SHARE: f64 = 0.5;
 
 /// Duration of the measurement of a flood.
@@ -80,7 +81,7 @@ const PERIOD: Duration = Duration::from_millis(1500);
 /// Connections that an attacker keeps.
 const KEPT: usize = 200;
 
-/// Does what an attacker does, if this process is one.
+/// Attacks, if this process was started as an attacker.
 pub(crate) fn attack_if_attacker() -> bool {
     let Ok(text) = env::var(VARIABLE) else {
         return false;
@@ -203,9 +204,9 @@ struct Wares {
     segment: OwnedFd,
     tables: OwnedFd,
     bell: OwnedFd,
-    /// Words of this process that the victim reads and writes.
+    /// Words of the attacker's memory that the victim reads and writes to test its access.
     probe: Box<[AtomicU64; 2]>,
-    /// The thread by which the victim does so.
+    /// Number of the thread by which the victim reaches these words.
     thread: i32,
 }
 
@@ -247,7 +248,7 @@ impl Wares {
         bytes
     }
 
-    /// Goes through a handshake; none: it was refused.
+    /// Performs a handshake. Returns `None` if the handshake was refused.
     fn shake(&self, socket: &OwnedFd, address: u32) -> Option<()> {
         self.probe[1].store(0, Ordering::SeqCst);
         send(socket, &self.hello(address), &self.all()).ok()?;
@@ -301,7 +302,7 @@ impl Attacker {
         Self(child.expect("an attacker"))
     }
 
-    /// Waits for what it says.
+    /// Waits for the attacker's next line.
     #[track_caller]
     fn hear(&mut self, expected: &str) {
         let output = self.0.stdout.take().expect("its output");
@@ -327,7 +328,7 @@ impl Drop for Attacker {
     }
 }
 
-/// The names of this process's listeners.
+/// Returns the names of this process's listeners.
 fn listeners() -> Vec<String> {
     let own: Vec<String> = fs::read_dir("/proc/self/fd")
         .expect("procfs")
@@ -346,7 +347,7 @@ fn listeners() -> Vec<String> {
     lines.collect()
 }
 
-/// The processor time of the engine.
+/// Returns the processor time of the engine.
 fn engine_time() -> Duration {
     let tasks = fs::read_dir("/proc/self/task").expect("procfs");
     let ticks = tasks.filter_map(|task| {
@@ -361,8 +362,7 @@ fn engine_time() -> Duration {
     Duration::from_secs_f64(ticks.sum::<u64>() as f64 / per_second)
 }
 
-/// Whatever processes do to the listener: there is a bound for what it costs, links that are there are used, and others are
-/// made.
+/// Checks, for each kind of attack, that its costs are bounded, that existing links work, and that new links are made.
 pub(crate) fn floods_of_handshakes_have_a_bound() {
     // SAFETY: a question to the system.
     let is_root = unsafe { libc::geteuid() } == 0;

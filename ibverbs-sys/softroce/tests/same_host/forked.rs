@@ -19,11 +19,11 @@ use softroce::path::Way;
 use crate::node::{Card, LIMIT, Node, PATIENT};
 use crate::peer::message;
 
-/// A child of `fork`, which is killed if it is forgotten.
+/// A child of `fork`, which is killed when this value is dropped.
 pub(crate) struct Child(i32);
 
 impl Child {
-    /// Starts one that runs `body` and ends without destructors.
+    /// Forks a child that runs `body` and ends without destructors.
     pub(crate) fn fork(body: impl FnOnce()) -> Self {
         // SAFETY: the child runs what the C library lets it run after a fork, and ends without destructors.
         let process = unsafe { libc::fork() };
@@ -36,7 +36,7 @@ impl Child {
         Self(process)
     }
 
-    /// Waits until it has ended well.
+    /// Waits until the child has ended with success.
     #[track_caller]
     pub(crate) fn join(self) {
         let deadline = Instant::now() + LIMIT;
@@ -64,12 +64,12 @@ impl Drop for Child {
 /// Descriptors that this process had open before the device.
 static BEFORE: OnceLock<BTreeSet<String>> = OnceLock::new();
 
-/// Notes what this process has open: to be called before it uses the device.
+/// Records the open descriptors of this process. Must be called before the process uses the device.
 pub(crate) fn note_descriptors() {
     BEFORE.get_or_init(descriptors);
 }
 
-/// The descriptors of this process that were not there before it used the device.
+/// Returns the descriptors that this process has opened since it uses the device.
 fn descriptors() -> BTreeSet<String> {
     let open = fs::read_dir("/proc/self/fd").expect("the descriptors");
     let name = |entry: fs::DirEntry| {
@@ -85,7 +85,7 @@ fn descriptors() -> BTreeSet<String> {
         .collect()
 }
 
-/// Reads a line of the other process, and nothing behind it.
+/// Reads one line of the other process, and no bytes behind the line.
 pub(crate) fn line(mut stream: &UnixStream) -> String {
     stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
     let mut line = Vec::new();
@@ -116,7 +116,7 @@ pub(crate) fn converse(node: &Node, mut stream: &UnixStream) -> Card {
     theirs
 }
 
-/// The child has no descriptor of the device, and none of its shared memory is mapped there.
+/// Checks that the child has no descriptor of the device, and no mapping of its shared memory.
 pub(crate) fn a_forked_child_has_nothing_of_its_parents_device() {
     let (node, mut peer) = crate::connected(crate::Role::Idle);
     node.execute(&crate::write(&node, 0, 0, 64, peer.card.memories[1]));
@@ -139,7 +139,7 @@ pub(crate) fn a_forked_child_has_nothing_of_its_parents_device() {
     peer.kill();
 }
 
-/// The verbs answer EIO for what was the parent's, and do nothing.
+/// Checks that verbs on the parent's objects return EIO and do nothing.
 pub(crate) fn what_a_child_inherits_answers_with_an_error() {
     let (node, peer) = crate::connected(crate::Role::Idle);
     Child::fork(|| {
@@ -203,7 +203,8 @@ pub(crate) fn what_a_child_inherits_answers_with_an_error() {
     node.execute(&crate::write(&node, 0, 0, 64, peer.card.memories[0]));
 }
 
-/// A child has an address, memory and an engine of its own; it talks with its parent as any process, and so does its child.
+/// Checks that a child, and a child of that child, have an address, memory and an engine of their own, and exchange messages
+/// with the parent as every other process does.
 pub(crate) fn a_forked_child_opens_the_device_anew() {
     let mut node = Node::new();
     node.timeout = PATIENT;
@@ -234,7 +235,7 @@ pub(crate) fn a_forked_child_opens_the_device_anew() {
     child.join();
 }
 
-/// Forks while other threads of the process make and destroy what has descriptors and locks.
+/// Forks while other threads of the process make and destroy objects with descriptors and locks.
 pub(crate) fn children_are_forked_at_any_time() {
     let node = Node::new();
     let is_over = AtomicBool::new(false);

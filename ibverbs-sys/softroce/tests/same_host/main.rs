@@ -263,7 +263,7 @@ fn who_sleeps_for_an_event_is_woken_by_the_peer() {
     assert!(all <= 2 * ROUNDS + 1, "{all} for {ROUNDS} messages");
 }
 
-/// Several threads wait at one channel: whichever of them the peer's wakeup goes to, the message is received.
+/// Checks that a message is received although several threads wait at one channel, and the peer's wakeup goes to any of them.
 fn all_threads_that_wait_at_a_channel_are_served() {
     const ROUNDS: u64 = 200;
     const THREADS: usize = 3;
@@ -456,7 +456,8 @@ fn what_finds_no_room_waits_and_is_not_lost() {
     assert!(once.contains(&sent), "{sent} packets of {all}");
 }
 
-/// The peer counts it before it takes packets again, which go by sockets then.
+/// Checks that the peer counts the sequence numbers of one-sided operations before it takes the next packets, which come by
+/// sockets.
 fn what_went_without_packets_is_told_where_packets_are_lost() {
     const EACH: u64 = 32;
     let (mut node, mut peer) = (Node::new(), Peer::start(Role::Receives { times: EACH }));
@@ -487,8 +488,8 @@ fn what_went_without_packets_is_told_where_packets_are_lost() {
     peer.done();
 }
 
-/// Who has sent nothing because there was no room gives up all the same, whether the peer is only stopped or has ended, and whoever
-/// looks.
+/// Who has sent nothing because there was no room gives up all the same, whether the peer is only stopped or has ended, and
+/// whoever looks.
 fn a_peer_that_makes_no_room_is_given_up() {
     const EACH: u64 = 24;
     for (ends, looks) in [(false, true), (true, true), (true, false)] {

@@ -20,7 +20,7 @@ const LENGTH: usize = SIZE / 4;
 /// Deadline of the other process for a link, on a busy machine.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Has a thread run on one processor, if there are two; 0: this thread.
+/// Binds a thread to one processor, if there are two. Thread 0 is this thread.
 fn pin(thread: i32, processor: usize) {
     if thread::available_parallelism().map_or(1, usize::from) < 2 {
         return;
@@ -33,7 +33,7 @@ fn pin(thread: i32, processor: usize) {
     }
 }
 
-/// Has this thread run where nobody else wants to.
+/// Gives this thread the idle scheduling class.
 fn give_way() {
     // SAFETY: zeros are priority 0, and the value is read only.
     unsafe {
@@ -42,7 +42,7 @@ fn give_way() {
     }
 }
 
-/// The threads of this process but this one.
+/// Returns the threads of this process, except for this one.
 fn other_threads() -> Vec<i32> {
     // SAFETY: it has no conditions.
     let own = unsafe { libc::gettid() };
@@ -51,7 +51,8 @@ fn other_threads() -> Vec<i32> {
     numbers.filter(|&number| number != own).collect()
 }
 
-/// What the other process does: connects, which asks for a link, and deregisters a memory as soon as something came there.
+/// Connects, which begins a handshake, and deregisters `memory` as soon as the peer's first write has reached that memory.
+/// The other process of the test runs this.
 pub(crate) fn deregister_while_linked(node: &mut Node, peer: &Card, memory: usize) {
     let queue_pair = node.qp.expose_provenance();
     thread::scope(|scope| {
@@ -84,7 +85,7 @@ pub(crate) fn deregister_while_linked(node: &mut Node, peer: &Card, memory: usiz
     });
 }
 
-/// Deregistered memory is not changed any more, also by a peer whose link has just begun.
+/// Checks that deregistered memory does not change any more, also where the link to the peer has just begun.
 pub(crate) fn what_is_deregistered_while_a_link_begins_is_not_touched() {
     let mut links = 0;
     for round in 0..number("SOFTROCE_TEST_MEETINGS", 24) {
@@ -135,7 +136,7 @@ pub(crate) fn what_is_deregistered_while_a_link_begins_is_not_touched() {
     assert!(links > 0, "there never was a link");
 }
 
-/// Writes one value after the other to all of it.
+/// Writes one value after the other to the whole memory of the peer.
 fn write_until_refused(node: &Node, to: (u64, u32)) {
     let deadline = Instant::now() + LIMIT;
     for id in 0.. {

@@ -6,7 +6,7 @@ use crate::node::{Node, Request, SIZE};
 use crate::peer::{Peer, Role};
 use crate::{connected, count, read, write};
 
-/// Lengths that go in different ways.
+/// Lengths of messages that take different paths.
 const LENGTHS: [usize; 4] = [8, 100, 4096, 1 << 20];
 
 fn ends(node: &Node, request: &Request, status: ibv_wc_status) {
@@ -38,7 +38,7 @@ fn send(node: &Node, memory: usize, length: usize) -> Request {
     }
 }
 
-/// The peer cannot access its own memory any more. It lives, and the device's memory can still be used.
+/// Checks a peer that cannot access its own memory any more: the peer lives, and its device's memory can still be used.
 pub(crate) fn a_peer_that_lost_its_memory_refuses_and_lives() {
     let (mut node, mut peer) = connected(Role::Loses);
     peer.go();
@@ -73,7 +73,7 @@ pub(crate) fn a_peer_that_lost_its_memory_refuses_and_lives() {
     assert!(count("shared_messages") > 0);
 }
 
-/// This process cannot access its own memory any more.
+/// Checks a process that cannot access its own memory any more.
 pub(crate) fn what_goes_from_or_to_lost_memory_ends_with_a_protection_error() {
     let (mut node, mut peer) = connected(Role::Idle);
     node.memories[0].lose();

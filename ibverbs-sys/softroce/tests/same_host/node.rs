@@ -35,13 +35,13 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    /// The GID of its device.
+    /// Returns the GID of the process's device.
     #[allow(dead_code, reason = "of the attacked connection's test")]
     pub(crate) fn gid(&self) -> std::net::Ipv6Addr {
         std::net::Ipv6Addr::from_bits(self.gid)
     }
 
-    /// The IPv4 address in the GID.
+    /// Returns the IPv4 address in the GID.
     pub(crate) fn address(&self) -> u32 {
         self.gid as u32
     }
@@ -88,7 +88,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Memory of the device, or of the program at this address, or at any if that is 0.
+    /// Allocates and registers memory of the device, or of the program: at `address`, or at any address if that is 0.
     fn new(pd: *mut ibv_pd, of_device: bool, address: usize) -> Self {
         // SAFETY: the domain is there; the memory is as long as it is registered for.
         unsafe {
@@ -142,14 +142,14 @@ impl Memory {
         answer
     }
 
-    /// Takes away all rights to it.
+    /// Takes away all access rights to the pages.
     pub(crate) fn lose(&self) {
         // SAFETY: nobody holds a reference to it.
         let answer = unsafe { libc::mprotect(self.start.cast(), SIZE, libc::PROT_NONE) };
         assert_eq!(answer, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// The region.
+    /// Returns the region.
     pub(crate) fn region(&self) -> *mut ibv_mr {
         self.mr
     }
@@ -444,13 +444,13 @@ impl Node {
         }
     }
 
-    /// Asks for an event.
+    /// Requests an event for the next completion.
     pub(crate) fn arm(&self) {
         // SAFETY: the queue is there.
         unsafe { assert_eq!(ibv_req_notify_cq(self.cq, 0), 0) };
     }
 
-    /// Its objects.
+    /// Returns the node's verbs objects.
     pub(crate) fn raw(&self) -> Raw {
         Raw {
             context: self.context,
@@ -506,7 +506,7 @@ impl Node {
     }
 }
 
-/// Connects a queue pair, which is there, to a peer, so far that it receives.
+/// Takes a queue pair to RTR, connected with a peer.
 pub(crate) fn make_ready_to_receive(queue_pair: *mut ibv_qp, peer: &Card) {
     use ibv_qp_attr_mask as M;
     // SAFETY: the queue pair is there, and the masks name what is set.

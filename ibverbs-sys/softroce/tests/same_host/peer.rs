@@ -17,7 +17,7 @@ use crate::traffic::Traffic;
 /// Bytes of the messages that are [received](Role::Receives): they go by packets.
 pub(crate) const MESSAGE: usize = 4000;
 
-/// What the other process does when it is told to go.
+/// The task of the other process, which begins with [`Peer::go`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
     Idle,
@@ -31,15 +31,15 @@ pub(crate) enum Role {
     Receives {
         times: u64,
     },
-    /// Receives long messages, as far as they come.
+    /// Receives this number of long messages, or fewer if the peer sends fewer.
     Takes {
         times: u64,
     },
-    /// Sends long messages, and ends no sooner than the last is received.
+    /// Sends this number of long messages, each after the one before was received.
     Sends {
         times: u64,
     },
-    /// Loses the program's own memory, for which it has a receive request.
+    /// Makes the program's own memory inaccessible, to which a receive is posted.
     Loses,
     /// Receives a message, destroys what it has, and ends.
     Leaves,
@@ -47,11 +47,11 @@ pub(crate) enum Role {
     Echoes {
         times: u64,
     },
-    /// Asks its peer for a link, and deregisters one of its memories meanwhile.
+    /// Begins a handshake with the peer, and deregisters one of its memories meanwhile.
     Deregisters {
         memory: usize,
     },
-    /// Becomes another program, which has memory at the same addresses.
+    /// Executes another program, which has memory at the same addresses.
     Execs {
         keeps: bool,
     },
@@ -279,7 +279,7 @@ impl Peer {
         }
     }
 
-    /// Has each know how to connect to the other.
+    /// Exchanges the cards of the two ends.
     pub(crate) fn introduce(&mut self, node: &Node) {
         self.say(&format!("meet {}", node.card()));
         self.card = self.hear().parse().expect("a card");
@@ -327,7 +327,7 @@ impl Peer {
         }
     }
 
-    /// This process's ends of the pipes to it, as `/proc/self/fd` names them.
+    /// Returns this process's ends of the pipes to the peer, as `/proc/self/fd` names them.
     pub(crate) fn descriptors(&self) -> [String; 2] {
         let input = self.input.as_ref().expect("it is told nothing more");
         [input.as_raw_fd(), self.output.get_ref().as_raw_fd()].map(|descriptor| {
@@ -365,7 +365,7 @@ impl Peer {
         assert!(self.process.wait().expect("it ends").success());
     }
 
-    /// Tells it no more, and waits until it has ended by itself.
+    /// Closes the peer's input, and waits until the peer has ended.
     pub(crate) fn end_of_input(&mut self) -> ExitStatus {
         self.input = None;
         let deadline = Instant::now() + LIMIT;

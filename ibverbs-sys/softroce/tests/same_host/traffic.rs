@@ -19,11 +19,11 @@ pub(crate) struct Traffic {
 const BEGIN: usize = 1 << 20;
 const END: usize = 3 << 20;
 
-/// Where receives go, of this length each: some messages are fetched, and others go by packets.
+/// Offset of the places for receives, and the length of each place: some messages are fetched, and others go by packets.
 const ROOM: usize = END;
 const LONGEST: usize = 48 << 10;
 
-/// Places for receives.
+/// Number of places for receives.
 const PLACES: usize = 16;
 
 /// What guards hold.

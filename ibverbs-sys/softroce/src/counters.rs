@@ -146,6 +146,8 @@ const NAMES: [(Counter, &str); Counter::COUNT] = [
     (Counter::Unaddressed, "unaddressed_packets"),
     (Counter::DirectMessages, "direct_messages"),
     (Counter::SharedMessages, "shared_messages"),
+    (Counter::SharedSentPackets, "shared_xmit_packets"),
+    (Counter::SharedReceivedPackets, "shared_rcv_packets"),
     (Counter::SharedWakings, "shared_wakings"),
     (Counter::SharedChannelWakings, "shared_channel_wakings"),
 ];

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::Ipv6Addr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::process;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -216,6 +216,7 @@ impl Nic {
         queue_pair: &QueuePair,
         post: impl FnOnce(&mut Sender<'_>) -> T,
     ) -> T {
+        let mut unknown = None;
         let (answer, timeout) = {
             let mut sender = queue_pair.sender();
             #[cfg(any(test, feature = "sim"))]
@@ -225,10 +226,14 @@ impl Nic {
                 return answer;
             }
             if !sender.flush_said() {
-                self.send(&mut sender);
+                unknown = self.send(&mut sender);
             }
             (answer, sender.next_timeout())
         };
+        if let (Some(address), Some(neighbourhood)) = (unknown, &self.neighbourhood) {
+            // Not before: the handshake takes a while, in which others may need the queue pair.
+            neighbourhood.meet(address);
+        }
         if let Some(timeout) = timeout {
             self.timers
                 .note(queue_pair.number(), queue_pair.alarm(), timeout);
@@ -236,10 +241,14 @@ impl Nic {
         answer
     }
 
-    fn send(&self, sender: &mut Sender<'_>) {
-        if sender.carry() == Step::Packets && !sender.may_wait() {
-            sender.transmit(|| self.now(), &mut self.network.outbox());
+    /// Returns the address of a process that got datagrams by a socket, and that may share memory once it is known.
+    fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
+        if sender.carry() != Step::Packets || sender.may_wait() {
+            return None;
         }
+        let mut outbox = self.network.outbox();
+        sender.transmit(|| self.now(), &mut outbox);
+        outbox.take_unknown()
     }
 
     /// Notes that a queue pair knows its peer: if the peer is in another process of the host, memory may be shared with

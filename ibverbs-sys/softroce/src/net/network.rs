@@ -23,7 +23,7 @@ use crate::config::{Config, Segmentation};
 use crate::counters::Counters;
 use crate::engine::Timers;
 use crate::fault::Faults;
-use crate::proto::{Mtu, Path, Time};
+use crate::proto::{Counter, Mtu, Path, Time};
 use crate::same_host::{Link, Neighbourhood};
 use crate::wire::ip::Headers;
 
@@ -263,8 +263,19 @@ impl Network {
 
     /// Returns the link to the process that has a queue pair, even while packets go only through sockets.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
-        let neighbourhood = self.neighbourhood.get()?;
-        neighbourhood.link(self.address(path, queue_pair)?)
+        self.link_to(self.address(path, queue_pair)?)
+    }
+
+    /// Counts a packet of this length that went through shared memory.
+    pub(super) fn count_shared(&self, length: usize) {
+        self.counters.count(Counter::SentPackets, 1);
+        self.counters.count(Counter::SharedSentPackets, 1);
+        self.counters.count(Counter::SentBytes, length as u64);
+    }
+
+    /// Returns the link to the process with this address.
+    pub(super) fn link_to(&self, address: SocketAddr) -> Option<Arc<Link>> {
+        self.neighbourhood.get()?.link(address)
     }
 
     /// Returns whether packets are written to a capture file.

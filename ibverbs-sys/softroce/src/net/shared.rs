@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! Packets that arrive through shared memory.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use super::network::Network;
@@ -8,6 +9,7 @@ use crate::counters::Tally;
 use crate::proto::{Arrival, Brief, Counter, Path};
 use crate::same_host::{Link, Said};
 use crate::wire::Packet;
+use crate::wire::ip::Route;
 
 /// Messages that are taken from a link before they are acknowledged. With larger batches a sender of short messages has used
 /// up its send queue before the first acknowledgement comes, and both sides wait in turn.
@@ -19,6 +21,26 @@ pub(crate) fn tag(path: &Path, link: &Link) -> Option<u16> {
     let mut gids = link.gids().iter();
     let to = gids.position(|gid| *gid == path.destination)?;
     (path.source < 16 && to < 16).then_some(0x100 | u16::from(path.source) << 4 | to as u16)
+}
+
+/// Returns the fields of a datagram's route that the tag does not tell, as the annotation of its packet.
+pub(super) fn annotation(route: &Route) -> u64 {
+    u64::from(route.flow_label & 0xf_ffff) << 16
+        | u64::from(route.hop_limit) << 8
+        | u64::from(route.traffic_class)
+}
+
+/// Returns the route of a datagram with this annotation.
+fn route(annotation: u64, source: Ipv6Addr, destination: Ipv6Addr) -> Route {
+    Route {
+        source,
+        destination,
+        source_port: 0,
+        destination_port: 0,
+        traffic_class: annotation as u8,
+        hop_limit: (annotation >> 8) as u8,
+        flow_label: (annotation >> 16) as u32 & 0xf_ffff,
+    }
 }
 
 fn gids_of(tag: u16) -> (usize, usize) {
@@ -50,7 +72,7 @@ impl Network {
                     Ok((arrival, delivery)) => {
                         packets += 1;
                         bytes += match said {
-                            Said::Packet(bytes) => bytes.len(),
+                            Said::Packet(bytes, _) => bytes.len(),
                             Said::Brief(brief) => brief.bytes(),
                         } as u64;
                         deliver(&arrival, &delivery);
@@ -61,6 +83,7 @@ impl Network {
             });
             if packets > 0 {
                 tally.count(Counter::ReceivedPackets, packets);
+                tally.count(Counter::SharedReceivedPackets, packets);
                 tally.count(Counter::ReceivedBytes, bytes);
             }
             count += received.unwrap_or(0);
@@ -81,9 +104,16 @@ impl Network {
         let (from, to) = gids_of(tag);
         let source = *link.gids().get(from).ok_or(Counter::Malformed)?;
         let destination = *self.addresses.get(to).ok_or(Counter::Malformed)?;
+        // Connections do not read it.
+        let mut global_route = [0; 40];
         let delivery = match said {
-            Said::Packet(bytes) => {
-                Delivery::Packet(Packet::parse(bytes).map_err(|_| Counter::Malformed)?)
+            Said::Packet(bytes, annotation) => {
+                let packet = Packet::parse(bytes).map_err(|_| Counter::Malformed)?;
+                if packet.header.deth.is_some() {
+                    let route = route(annotation, source, destination);
+                    global_route = route.headers(bytes.len()).global_route();
+                }
+                Delivery::Packet(packet)
             }
             Said::Brief(brief) => Delivery::Brief(brief),
         };
@@ -91,8 +121,7 @@ impl Network {
             local: to as u8,
             source,
             destination,
-            // Of connections nobody looks at it.
-            route: [0; 40],
+            route: global_route,
             slot: link.slot(),
             private: true,
         };

@@ -166,6 +166,10 @@ impl queue_pair::Outgoing for net::Outbox<'_> {
         self.is_quiet()
     }
 
+    fn share_datagrams(&mut self) {
+        self.share_datagrams();
+    }
+
     fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.through(link, tag, queue_pair);
     }

@@ -15,7 +15,8 @@
 //!
 //! `SOFTROCE_PATH` (`direct`, `shared` or `udp`) leaves only one way beside packets, or none. [`way()`] tells which one a queue
 //! pair goes, and the [counters](crate::counters()) `direct_messages` and `shared_messages` how many messages went so. Between
-//! processes these are reads, writes and atomics; what takes a receive goes in packets through shared memory.
+//! processes these are reads, writes and atomics. A message that takes a receive goes through a ring in shared memory, which
+//! `shared_xmit_packets` counts, or the receiver copies its bytes.
 
 use crate::nic::Nic;
 

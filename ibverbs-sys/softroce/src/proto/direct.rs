@@ -138,6 +138,12 @@ impl QueuePair {
         self.endpoint.state == State::ReadyToSend && self.requester.is_idle()
     }
 
+    /// Returns whether packets of an unreliable connection have gone that the peer may not have taken yet: a message that
+    /// goes without packets would overtake them. If so, the peer is asked for a receipt of the next packet.
+    pub fn awaits_receipt(&mut self) -> bool {
+        self.requester.awaits_receipt()
+    }
+
     /// Returns the number of sequence numbers of a message of `length` bytes.
     #[inline]
     pub fn packets(&self, length: u32) -> u32 {

@@ -255,6 +255,10 @@ pub enum Counter {
     SendDiscarded,
     DirectMessages,
     SharedMessages,
+    /// The part of `SentPackets` that went through memory shared with other processes.
+    SharedSentPackets,
+    /// The part of `ReceivedPackets` that came through memory shared with other processes.
+    SharedReceivedPackets,
     SharedWakings,
     /// The part of `SharedWakings` that woke a thread of the program which waited at a channel.
     SharedChannelWakings,

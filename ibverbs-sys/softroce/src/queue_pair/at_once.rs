@@ -19,7 +19,7 @@ use crate::context::DomainId;
 use crate::memory::{Piece, Regions};
 use crate::proto::{
     Completion, CompletionStatus, Counter, Payload, Remote, Segment, SendOperation, SendRequest,
-    Service, State, Work,
+    State, Work,
 };
 use crate::same_host::{Access, Atomic, Visit};
 
@@ -100,7 +100,7 @@ impl QueuePair {
         let (Some(generation), Some(domain)) = (partner.generation, self.domain()) else {
             return 0;
         };
-        if self.service() != Service::ReliableConnection || !transport.is_idle() {
+        if !self.is_connection() || !transport.is_idle() {
             return 0;
         }
         let attributes = transport.attributes();

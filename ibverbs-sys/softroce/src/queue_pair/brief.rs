@@ -51,6 +51,7 @@ impl QueuePair {
         });
         if packets > 0 {
             mine.tally.count(Counter::SentPackets, packets);
+            mine.tally.count(Counter::SharedSentPackets, packets);
             mine.tally.count(Counter::SentBytes, bytes);
             if outgoing.is_quiet() {
                 link.flush_later();
@@ -101,6 +102,7 @@ impl QueuePair {
             link.keep_brief(tag, &brief);
         }
         tally.count(Counter::SentPackets, 1);
+        tally.count(Counter::SharedSentPackets, 1);
         tally.count(Counter::SentBytes, brief.bytes() as u64);
         true
     }

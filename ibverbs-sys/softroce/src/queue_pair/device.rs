@@ -112,6 +112,9 @@ pub(crate) trait Outgoing {
         false
     }
 
+    /// Sends each datagram pushed from now on through memory shared with its receiver, if there is such memory.
+    fn share_datagrams(&mut self) {}
+
     /// Sends the packets pushed from now on through memory shared with this process, as those of one queue pair. The
     /// tag tells the peer their GIDs.
     fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {

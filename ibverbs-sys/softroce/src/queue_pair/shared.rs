@@ -73,7 +73,7 @@ const MESSAGES: u32 = 64;
 impl QueuePair {
     /// Moves what needs nobody at the other side, if that is a process of the host.
     pub(super) fn carry_away(&self, mine: &mut Inner) -> Step {
-        if self.service() != Service::ReliableConnection {
+        if !self.is_connection() || mine.transport.awaits_receipt() {
             return Step::Packets;
         }
         let Some(partner) = self.partner(mine) else {
@@ -108,10 +108,20 @@ impl QueuePair {
         step
     }
 
-    /// Has packets go through shared memory if its peer is there. Datagrams keep to the sockets: each may go to another
-    /// peer, and how many may be on the way is agreed for each socket.
+    /// Returns whether other processes can reach memory by the queue pair.
+    pub(super) fn is_connection(&self) -> bool {
+        matches!(
+            self.service(),
+            Service::ReliableConnection | Service::UnreliableConnection
+        )
+    }
+
+    /// Has packets go through shared memory if its peer is there. Of datagrams each may go to another peer.
     pub(super) fn choose_way(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
         if self.service() == Service::UnreliableDatagram {
+            if self.device().is_shared() {
+                outgoing.share_datagrams();
+            }
             return;
         }
         if let Some(partner) = self.partner(mine) {
@@ -182,6 +192,7 @@ impl QueuePair {
                 gid: path.destination,
                 own_number: self.number(),
                 own_gid: self.device().gid(path.source)?,
+                is_unreliable: self.service() == Service::UnreliableConnection,
             },
             known: Knowledge::default(),
             generation: None,
@@ -244,7 +255,7 @@ impl QueuePair {
             inner.transport.state(),
             State::ReadyToReceive | State::ReadyToSend | State::SendQueueDrained
         );
-        if !takes || self.service() != Service::ReliableConnection {
+        if !takes || !self.is_connection() {
             return None;
         }
         let path = attributes.path?;
@@ -257,6 +268,7 @@ impl QueuePair {
             peer: attributes.destination,
             own_gid: self.device().gid(path.source)?,
             peer_gid: path.destination,
+            is_unreliable: self.service() == Service::UnreliableConnection,
             access,
             domain: self.domain()?.number(),
             first: inner.told.first,

@@ -31,6 +31,8 @@ pub(crate) struct Target {
     pub(crate) own_number: u32,
     /// The GID here.
     pub(crate) own_gid: Ipv6Addr,
+    /// Set if the connection is unreliable.
+    pub(crate) is_unreliable: bool,
 }
 
 /// What a peer says of a connection.
@@ -128,7 +130,8 @@ impl Link {
         let (_, told) = self.tables().queue_pair(target.number)?;
         let is_connected = told.peer == target.own_number
             && told.peer_gid == target.own_gid
-            && told.own_gid == target.gid;
+            && told.own_gid == target.gid
+            && told.is_unreliable == target.is_unreliable;
         is_connected.then_some(Connection {
             generation: told.generation,
             first: told.first,

@@ -57,17 +57,23 @@ impl Waiting {
 /// What was made when there was room.
 #[derive(Debug)]
 pub(crate) enum Kept {
-    Packet(Box<[u8]>),
+    /// A packet and its annotation.
+    Packet(Box<[u8]>, u64),
     Brief([u64; WORDS]),
 }
 
 impl Link {
+    /// Returns whether there is room for a packet now.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.backlog.is_waiting.load(Ordering::Acquire) && self.sender().may_have_room(MOST)
+    }
+
     /// Whether a packet of a queue pair can go. If not, [`resume`](Self::resume) names the queue pair when there is room.
     pub(crate) fn may_send(&self, queue_pair: u32) -> bool {
-        let backlog = &self.backlog;
-        if !backlog.is_waiting.load(Ordering::Acquire) && self.sender().may_have_room(MOST) {
+        if self.has_room() {
             return true;
         }
+        let backlog = &self.backlog;
         let mut waiting = backlog.waiting.lock();
         backlog.is_waiting.store(true, Ordering::Release);
         if self.settle(&mut waiting) {
@@ -141,7 +147,7 @@ impl Link {
                 return self.sender().starve(MOST);
             };
             let sent = match kept {
-                Kept::Packet(bytes) => self.send(*tag, bytes),
+                Kept::Packet(bytes, annotation) => self.send(*tag, *annotation, bytes),
                 Kept::Brief(words) => self.send_words(*tag, words),
             };
             if sent != Err(Failure::Full) {

@@ -208,7 +208,7 @@ pub fn ring(bytes: &[u8]) {
             assert!(!is_over.get(), "nothing comes after the end");
             limit.set(limit.get() + 1);
             match said {
-                Said::Packet(bytes) => assert!(bytes.len() <= LONGEST),
+                Said::Packet(bytes, _) => assert!(bytes.len() <= LONGEST),
                 Said::Brief(brief) => assert!(brief.bytes() <= 4 + 12 + 32),
             }
         });
@@ -226,7 +226,11 @@ pub fn ring(bytes: &[u8]) {
         match input.below(12) {
             0 => {
                 let length = usize::from(input.half()) % (LONGEST + 1);
-                let _ = there.send(input.half() & 0x7fff, &vec![input.byte(); length]);
+                let _ = there.send(
+                    input.half() & 0x7fff,
+                    u64::from(input.half()),
+                    &vec![input.byte(); length],
+                );
             }
             1 => {
                 let payload = [input.byte(); 32];
@@ -261,11 +265,15 @@ pub fn ring(bytes: &[u8]) {
             }
             7 => receive(input.below(70)),
             8 => {
-                let _ = here.send(0x100, &vec![7; usize::from(input.half()) % (LONGEST + 1)]);
+                let _ = here.send(
+                    0x100,
+                    0,
+                    &vec![7; usize::from(input.half()) % (LONGEST + 1)],
+                );
             }
             9 => {
                 if !here.may_send(input.word() % 4) {
-                    here.keep(0x100, Kept::Packet([1; 300].into()));
+                    here.keep(0x100, Kept::Packet([1; 300].into(), 0));
                 }
                 here.resume(|_| ());
             }
@@ -332,6 +340,7 @@ pub fn tables(bytes: &[u8]) {
         gid: Ipv6Addr::LOCALHOST,
         own_number: 9,
         own_gid: Ipv6Addr::LOCALHOST,
+        is_unreliable: input.byte() & 1 != 0,
     };
     let mut known = Knowledge::default();
     let mut memory = vec![0_u8; 1 << 14];

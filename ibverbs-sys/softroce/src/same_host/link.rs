@@ -142,7 +142,8 @@ struct Shared {
 /// A received message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Said<'a> {
-    Packet(&'a [u8]),
+    /// The bytes of a packet, and its [annotation](Link::send).
+    Packet(&'a [u8], u64),
     Brief(&'a Brief<'a>),
 }
 
@@ -318,11 +319,12 @@ impl Link {
         self.failures.notify();
     }
 
-    /// Sends a packet, with a tag of 15 bits that is not 0. A peer that sleeps is woken by [`flush`](Self::flush).
-    pub(crate) fn send(&self, tag: u16, bytes: &[u8]) -> Result<(), Failure> {
-        debug_assert!(bytes.len() <= LONGEST);
+    /// Sends a packet, with a tag of 15 bits that is not 0 and an annotation of 48 bits. A peer that sleeps is woken by
+    /// [`flush`](Self::flush).
+    pub(crate) fn send(&self, tag: u16, annotation: u64, bytes: &[u8]) -> Result<(), Failure> {
+        debug_assert!(bytes.len() <= LONGEST && annotation < 1 << 48);
         let mut words = [0; ring::WORDS];
-        words[0] = bytes.len() as u64;
+        words[0] = annotation << 16 | bytes.len() as u64;
         let chunks = if bytes.len() <= SHORT {
             for (word, bytes) in words[1..].iter_mut().zip(bytes.chunks(8)) {
                 let mut value = [0; 8];
@@ -443,13 +445,14 @@ impl Link {
                     take(message.tag & !BRIEF, Said::Brief(&brief));
                     return Ok(());
                 }
-                let length = usize::try_from(message.words[0]).unwrap_or(usize::MAX);
+                let length = usize::from(message.words[0] as u16);
+                let annotation = message.words[0] >> 16;
                 if length <= SHORT {
                     let mut short = [0; SHORT];
                     for (bytes, word) in short.chunks_exact_mut(8).zip(&message.words[1..]) {
                         bytes.copy_from_slice(&word.to_ne_bytes());
                     }
-                    take(message.tag, Said::Packet(&short[..length]));
+                    take(message.tag, Said::Packet(&short[..length], annotation));
                     return Ok(());
                 }
                 let bytes = bytes.get_mut(..length).ok_or(Broken)?;
@@ -457,7 +460,7 @@ impl Link {
                     return Err(Broken);
                 }
                 message.room.read(bytes);
-                take(message.tag, Said::Packet(bytes));
+                take(message.tag, Said::Packet(bytes, annotation));
                 Ok(())
             });
             match popped {

@@ -153,7 +153,7 @@ mod tests {
         let (here, there, _) = testing::links().unwrap();
         let mut links = Links::default();
         links.add(&here, &[]);
-        assert_eq!(there.send(0x100, b"last"), Ok(()));
+        assert_eq!(there.send(0x100, 0, b"last"), Ok(()));
         drop(there);
         assert!(links.remove_ended().is_empty() && links.has_ended());
         assert_eq!(here.receive(2, |_, _| ()), Some(1));

@@ -55,6 +55,8 @@ pub(crate) struct QueuePair {
     pub(crate) own_gid: Ipv6Addr,
     /// The peer's.
     pub(crate) peer_gid: Ipv6Addr,
+    /// Set if the connection is unreliable.
+    pub(crate) is_unreliable: bool,
     /// What the peer may do.
     pub(crate) access: AccessFlags,
     /// The protection domain's number.
@@ -128,6 +130,9 @@ impl Region {
     }
 }
 
+/// The bit of a queue pair's record that tells of an unreliable connection.
+const UNRELIABLE: u32 = 48;
+
 impl QueuePair {
     fn encode(&self) -> [u64; board::WORDS] {
         let halves = |gid: Ipv6Addr| {
@@ -139,7 +144,7 @@ impl QueuePair {
         let access = u64::from(self.access.bits() as u8);
         let numbers = u64::from(self.number) << 24 | u64::from(self.peer);
         [
-            access << 56 | numbers,
+            access << 56 | u64::from(self.is_unreliable) << UNRELIABLE | numbers,
             u64::from(self.generation) << 32 | u64::from(self.first),
             self.domain,
             own_high,
@@ -157,6 +162,7 @@ impl QueuePair {
             peer: (head & NUMBER) as u32,
             own_gid: gid(own_high, own_low),
             peer_gid: gid(peer_high, peer_low),
+            is_unreliable: head & 1 << UNRELIABLE != 0,
             access: AccessFlags::from_bits_truncate((head >> 56) as u32),
             domain,
             first: first as u32,
@@ -292,6 +298,7 @@ mod tests {
             peer: 0xabcdef,
             own_gid: "::ffff:127.1.2.3".parse().unwrap(),
             peer_gid: "fd73:726f:6365:169f::7f01:203".parse().unwrap(),
+            is_unreliable: true,
             access: AccessFlags::REMOTE_ATOMIC,
             domain: 9,
             first: 0xff_ffff,

@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const NONSENSE: (u16, [u64; 7]) = (1 << 15 | 1, [u64::MAX; 7]);
 
 fn send(link: &Link, text: &str) {
-    assert_eq!(link.send(0x100, text.as_bytes()), Ok(()));
+    assert_eq!(link.send(0x100, 0, text.as_bytes()), Ok(()));
 }
 
 fn violate(link: &Link) {
@@ -36,7 +36,7 @@ fn violate(link: &Link) {
 fn received(link: &Link) -> Vec<String> {
     let mut texts = Vec::new();
     while link.receive(2, |_, said| match said {
-        Said::Packet(bytes) => texts.push(String::from_utf8_lossy(bytes).into_owned()),
+        Said::Packet(bytes, _) => texts.push(String::from_utf8_lossy(bytes).into_owned()),
         Said::Brief(brief) => texts.push(format!("{brief:?}")),
     }) != Some(0)
     {}
@@ -51,7 +51,7 @@ fn what_comes_before_a_message_that_is_none_is_received_and_nothing_behind_it() 
     ["d", "e"].iter().for_each(|text| send(&there, text));
     assert_eq!(received(&here), ["a", "b", "c"]);
     assert!(here.is_dead() && !here.may_have_messages());
-    assert_eq!(here.send(0x100, b"f"), Err(Failure::Dead));
+    assert_eq!(here.send(0x100, 0, b"f"), Err(Failure::Dead));
     assert!(!there.check(), "the peer is told");
 }
 
@@ -62,7 +62,7 @@ fn what_comes_before_a_count_that_cannot_be_is_received_and_nothing_later() {
     let map = Map::of(file.as_fd(), 0..4096, Rights::Write).unwrap();
     map.word(0).unwrap().store(u64::MAX, Ordering::Release);
     ["a", "b", "c"].iter().for_each(|text| send(&there, text));
-    while here.send(0x100, b"more") == Ok(()) {}
+    while here.send(0x100, 0, b"more") == Ok(()) {}
     assert!(here.is_dead());
     assert!(here.may_have_messages(), "what has come is there");
     ["d", "e"].iter().for_each(|text| send(&there, text));
@@ -113,7 +113,7 @@ fn slots_without_a_message_do_not_go_on_for_ever() {
     let received = thread::scope(|scope| {
         scope.spawn(|| {
             while Instant::now() < end {
-                let _ = there.send(0, b"");
+                let _ = there.send(0, 0, b"");
             }
         });
         let mut received = 0;

@@ -17,6 +17,7 @@ mod missing;
 mod node;
 mod peer;
 mod traffic;
+mod unreliable;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -74,6 +75,22 @@ fn main() {
         trial(
             "a_message_that_was_given_up_is_not_fetched",
             fetched::a_message_that_was_given_up_is_not_fetched,
+        ),
+        trial(
+            "unreliable_writes_need_no_packets",
+            unreliable::unreliable_writes_need_no_packets,
+        ),
+        trial(
+            "an_unreliable_write_does_not_overtake_a_message",
+            unreliable::an_unreliable_write_does_not_overtake_a_message,
+        ),
+        trial(
+            "datagrams_go_through_shared_memory",
+            unreliable::datagrams_go_through_shared_memory,
+        ),
+        trial(
+            "datagrams_to_a_stopped_process_do_not_stop_others",
+            unreliable::datagrams_to_a_stopped_process_do_not_stop_others,
         ),
         trial("a_list_is_done_in_order", lists::a_list_is_done_in_order),
         trial(

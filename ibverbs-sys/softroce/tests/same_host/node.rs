@@ -22,6 +22,9 @@ pub(crate) const PATIENT: u8 = 20;
 
 const ACCESS: u32 = 0b1111;
 
+/// Queue key of queue pairs for datagrams.
+pub(crate) const QUEUE_KEY: u32 = 0x1234_5678;
+
 /// How long anything may take.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
@@ -39,6 +42,21 @@ impl Card {
     #[allow(dead_code, reason = "of the attacked connection's test")]
     pub(crate) fn gid(&self) -> std::net::Ipv6Addr {
         std::net::Ipv6Addr::from_bits(self.gid)
+    }
+
+    /// Makes an address handle for the process's device.
+    #[allow(dead_code, reason = "the attacked connection is reliable")]
+    pub(crate) fn address_handle(&self, pd: *mut ibv_pd, traffic_class: u8) -> *mut ibv_ah {
+        // SAFETY: the domain is there; zeros are a value of the attributes.
+        unsafe {
+            let mut attr: ibv_ah_attr = zeroed();
+            (attr.is_global, attr.port_num) = (1, 1);
+            attr.grh.dgid.raw = self.gid.to_be_bytes();
+            (attr.grh.hop_limit, attr.grh.traffic_class) = (77, traffic_class);
+            let handle = ibv_create_ah(pd, &raw mut attr);
+            assert!(!handle.is_null(), "{}", std::io::Error::last_os_error());
+            handle
+        }
     }
 
     /// Returns the IPv4 address in the GID.
@@ -208,6 +226,8 @@ pub(crate) struct Node {
     pub(crate) pd: *mut ibv_pd,
     cq: *mut ibv_cq,
     pub(crate) qp: *mut ibv_qp,
+    /// Type of the queue pair.
+    kind: ibv_qp_type,
     /// How long to wait for an answer: 4 us, doubled so often.
     pub(crate) timeout: u8,
     /// The program's own, and the device's.
@@ -254,8 +274,18 @@ impl Node {
         Self::at(0)
     }
 
+    /// Makes a node with a queue pair of this type.
+    #[allow(dead_code, reason = "the attacked connection is reliable")]
+    pub(crate) fn of(kind: ibv_qp_type) -> Self {
+        Self::with(kind, 0)
+    }
+
     /// Makes a node with the program's own memory at this address, or at any address if 0.
     pub(crate) fn at(address: usize) -> Self {
+        Self::with(ibv_qp_type::IBV_QPT_RC, address)
+    }
+
+    fn with(kind: ibv_qp_type, address: usize) -> Self {
         softroce::install();
         let mut count = 0;
         // SAFETY: the list has that many devices until it is freed, and the last is ours.
@@ -275,6 +305,7 @@ impl Node {
                 pd,
                 cq,
                 qp: null_mut(),
+                kind,
                 // 67 ms.
                 timeout: 14,
                 memories: [Memory::new(pd, false, address), Memory::new(pd, true, 0)],
@@ -289,7 +320,7 @@ impl Node {
         unsafe {
             let mut init: ibv_qp_init_attr = zeroed();
             (init.send_cq, init.recv_cq) = (self.cq, self.cq);
-            init.qp_type = ibv_qp_type::IBV_QPT_RC;
+            init.qp_type = self.kind;
             init.cap = ibv_qp_cap {
                 max_send_wr: DEPTH,
                 max_recv_wr: DEPTH,
@@ -336,14 +367,16 @@ impl Node {
             let mut attr: ibv_qp_attr = zeroed();
             attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
             attr.sq_psn = 0x123;
-            (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (self.timeout, 7, 7);
-            attr.max_rd_atomic = 8;
-            let mask = M::IBV_QP_STATE
-                | M::IBV_QP_SQ_PSN
-                | M::IBV_QP_TIMEOUT
-                | M::IBV_QP_RETRY_CNT
-                | M::IBV_QP_RNR_RETRY
-                | M::IBV_QP_MAX_QP_RD_ATOMIC;
+            let mut mask = M::IBV_QP_STATE | M::IBV_QP_SQ_PSN;
+            if self.kind == ibv_qp_type::IBV_QPT_RC {
+                (attr.timeout, attr.retry_cnt, attr.rnr_retry) = (self.timeout, 7, 7);
+                attr.max_rd_atomic = 8;
+                mask = mask
+                    | M::IBV_QP_TIMEOUT
+                    | M::IBV_QP_RETRY_CNT
+                    | M::IBV_QP_RNR_RETRY
+                    | M::IBV_QP_MAX_QP_RD_ATOMIC;
+            }
             assert_eq!(ibv_modify_qp(self.qp, &raw mut attr, mask.0 as i32), 0);
         }
     }
@@ -506,7 +539,7 @@ impl Node {
     }
 }
 
-/// Takes a queue pair to RTR, connected with a peer.
+/// Takes a queue pair to RTR, connected with a peer unless it is for datagrams.
 pub(crate) fn make_ready_to_receive(queue_pair: *mut ibv_qp, peer: &Card) {
     use ibv_qp_attr_mask as M;
     // SAFETY: the queue pair is there, and the masks name what is set.
@@ -515,7 +548,15 @@ pub(crate) fn make_ready_to_receive(queue_pair: *mut ibv_qp, peer: &Card) {
         attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
         attr.port_num = 1;
         attr.qp_access_flags = ACCESS;
-        let mask = M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | M::IBV_QP_ACCESS_FLAGS;
+        attr.qkey = QUEUE_KEY;
+        let kind = (*queue_pair).qp_type;
+        let is_for_datagrams = kind == ibv_qp_type::IBV_QPT_UD;
+        let of_kind = if is_for_datagrams {
+            M::IBV_QP_QKEY
+        } else {
+            M::IBV_QP_ACCESS_FLAGS
+        };
+        let mask = M::IBV_QP_STATE | M::IBV_QP_PKEY_INDEX | M::IBV_QP_PORT | of_kind;
         assert_eq!(ibv_modify_qp(queue_pair, &raw mut attr, mask.0 as i32), 0);
         attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
         attr.path_mtu = ibv_mtu::IBV_MTU_4096;
@@ -526,13 +567,13 @@ pub(crate) fn make_ready_to_receive(queue_pair: *mut ibv_qp, peer: &Card) {
         attr.ah_attr.port_num = 1;
         attr.ah_attr.grh.dgid.raw = peer.gid.to_be_bytes();
         attr.ah_attr.grh.hop_limit = 64;
-        let mask = M::IBV_QP_STATE
-            | M::IBV_QP_AV
-            | M::IBV_QP_PATH_MTU
-            | M::IBV_QP_DEST_QPN
-            | M::IBV_QP_RQ_PSN
-            | M::IBV_QP_MAX_DEST_RD_ATOMIC
-            | M::IBV_QP_MIN_RNR_TIMER;
+        let mut mask = M::IBV_QP_STATE;
+        if !is_for_datagrams {
+            mask = mask | M::IBV_QP_AV | M::IBV_QP_PATH_MTU | M::IBV_QP_DEST_QPN | M::IBV_QP_RQ_PSN;
+        }
+        if kind == ibv_qp_type::IBV_QPT_RC {
+            mask = mask | M::IBV_QP_MAX_DEST_RD_ATOMIC | M::IBV_QP_MIN_RNR_TIMER;
+        }
         assert_eq!(ibv_modify_qp(queue_pair, &raw mut attr, mask.0 as i32), 0);
     }
 }

@@ -6,13 +6,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
+use ibverbs_sys::{ibv_qp_type, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
 
 use crate::exec;
 use crate::fetched;
 use crate::meeting;
 use crate::node::{Card, LIMIT, Node, PATIENT, Request, SIZE};
 use crate::traffic::Traffic;
+use crate::unreliable;
 
 /// Bytes of the messages that are [received](Role::Receives): they go by packets.
 pub(crate) const MESSAGE: usize = 4000;
@@ -55,6 +56,14 @@ pub(crate) enum Role {
     Execs {
         keeps: bool,
     },
+    /// Receives this number of messages of an unreliable connection, each of which is followed by a write.
+    Unreliable {
+        times: u64,
+    },
+    /// Answers this number of datagrams.
+    Datagrams {
+        times: u64,
+    },
     /// Everything there is, without end.
     Traffic {
         seed: u64,
@@ -82,6 +91,8 @@ impl Role {
             "receives" => Self::Receives { times: number },
             "takes" => Self::Takes { times: number },
             "sends" => Self::Sends { times: number },
+            "unreliable" => Self::Unreliable { times: number },
+            "datagrams" => Self::Datagrams { times: number },
             "traffic" => Self::Traffic { seed: number },
             _ => Self::Idle,
         })
@@ -100,6 +111,8 @@ impl Role {
             Self::Takes { times } => format!("takes {times}"),
             Self::Sends { times } => format!("sends {times}"),
             Self::Echoes { times } => format!("echoes {times}"),
+            Self::Unreliable { times } => format!("unreliable {times}"),
+            Self::Datagrams { times } => format!("datagrams {times}"),
             Self::Traffic { seed } => format!("traffic {seed}"),
         }
     }
@@ -108,6 +121,8 @@ impl Role {
     pub(crate) fn play(self) {
         let mut nodes = vec![match self {
             Self::Execs { .. } => Node::at(exec::ADDRESS),
+            Self::Unreliable { .. } => Node::of(ibv_qp_type::IBV_QPT_UC),
+            Self::Datagrams { .. } => Node::of(ibv_qp_type::IBV_QPT_UD),
             _ => Node::new(),
         }];
         if let Self::Echoes { .. } = self {
@@ -144,6 +159,11 @@ impl Role {
                     if let Self::Takes { times } = self {
                         fetched::post_receives(node, times);
                     }
+                    match self {
+                        Self::Unreliable { .. } => unreliable::post_receive(node),
+                        Self::Datagrams { .. } => unreliable::post_datagram_receives(node),
+                        _ => {}
+                    }
                     if let Self::Loses = self {
                         node.receive(0, node.memories[0].sge(0, SIZE));
                     }
@@ -172,6 +192,8 @@ impl Role {
         match self {
             Self::Idle | Self::Deregisters { .. } => {}
             Self::Takes { times } => fetched::take(node, times),
+            Self::Unreliable { times } => unreliable::take(node, times),
+            Self::Datagrams { times } => unreliable::answer(node, peer, times),
             Self::Sends { times } => fetched::send(node, times),
             Self::Loses => node.memories[0].lose(),
             Self::Execs { keeps } => exec::exec(keeps),
@@ -289,6 +311,11 @@ impl Peer {
     pub(crate) fn meet(&mut self, node: &Node) {
         self.introduce(node);
         node.connect(&self.card);
+        self.await_ready();
+    }
+
+    /// Waits until it is connected.
+    pub(crate) fn await_ready(&mut self) {
         assert_eq!(self.hear(), "ready");
     }
 

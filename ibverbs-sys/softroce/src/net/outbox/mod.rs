@@ -5,8 +5,10 @@ mod batch;
 mod known;
 mod ship;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::address::MULTICAST;
 use super::delay::Packet;
 use super::network::Network;
 use super::{shared, tunnel};
@@ -32,6 +34,8 @@ pub(crate) struct Outbox<'a> {
     batch: Lent<'a>,
     /// Where packets go through shared memory.
     shared: Option<Shared>,
+    /// The processes that get datagrams through shared memory.
+    datagrams: Option<Datagrams>,
     /// Wakeups of processes that share memory are deferred.
     is_quiet: bool,
 }
@@ -48,12 +52,22 @@ struct Shared {
     has_sent: bool,
 }
 
+/// Datagrams, each of which may be for another process.
+#[derive(Debug, Default)]
+struct Datagrams {
+    /// The process that got the last datagrams, and was not woken for them yet.
+    last: Option<Arc<Link>>,
+    /// Address of a process that may not be known yet.
+    unknown: Option<SocketAddr>,
+}
+
 impl<'a> Outbox<'a> {
     pub(super) fn new(network: &'a Network) -> Self {
         Self {
             network,
             batch: Lent::none(network),
             shared: None,
+            datagrams: None,
             is_quiet: false,
         }
     }
@@ -89,7 +103,7 @@ impl<'a> Outbox<'a> {
             return false;
         };
         let is_private = self.batch.bytes.get(transport) == Some(&PRIVATE);
-        if self.share(transport).is_some() {
+        if self.share(transport).is_some() || self.share_datagram(transport, path).is_some() {
             self.batch.bytes.truncate(begin);
         } else if is_private {
             self.confide(transport, path);
@@ -164,11 +178,11 @@ impl<'a> Outbox<'a> {
         if let Some(shared) = &mut self.shared
             && std::mem::take(&mut shared.has_sent)
         {
-            if self.is_quiet {
-                shared.link.flush_later();
-            } else {
-                shared.link.flush();
-            }
+            let link = Arc::clone(&shared.link);
+            self.wake(&link);
+        }
+        if let Some(last) = (self.datagrams.as_mut()).and_then(|datagrams| datagrams.last.take()) {
+            self.wake(&last);
         }
         let network = self.network;
         let Some(batch) = self.batch.opened() else {
@@ -200,21 +214,67 @@ impl<'a> Outbox<'a> {
         });
     }
 
+    /// Sends each datagram pushed from now on through memory shared with its receiver, if there is such memory and room.
+    pub(crate) fn share_datagrams(&mut self) {
+        self.datagrams.get_or_insert_default();
+    }
+
+    /// Takes the address of a process that datagrams went to by a socket, and that may not be known yet.
+    pub(crate) fn take_unknown(&mut self) -> Option<SocketAddr> {
+        self.datagrams.as_mut()?.unknown.take()
+    }
+
+    /// Sends the datagram from `begin` on through shared memory. Returns `None` if a socket has to send it.
+    fn share_datagram(&mut self, begin: usize, path: &Path) -> Option<()> {
+        let datagrams = self.datagrams.as_mut()?;
+        let network = self.network;
+        let written = self.batch.bytes.get(begin..)?;
+        let number = number_in(written).filter(|&number| number != MULTICAST)?;
+        let way = network.way(path, number)?;
+        let Some(link) = network.link_to(way.to) else {
+            datagrams.unknown = Some(way.to);
+            return None;
+        };
+        let mut route = way.route;
+        if !way.tunnelled {
+            route.flow_label = 0;
+        }
+        let tag = shared::tag(path, &link).filter(|_| link.has_room())?;
+        let sent = link.send(tag, shared::annotation(&route), written);
+        sent.ok()?;
+        network.count_shared(written.len());
+        match datagrams.last.replace(link) {
+            Some(before)
+                if (datagrams.last.as_ref()).is_some_and(|link| !Arc::ptr_eq(link, &before)) =>
+            {
+                self.wake(&before);
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn wake(&self, link: &Link) {
+        if self.is_quiet {
+            link.flush_later();
+        } else {
+            link.flush();
+        }
+    }
+
     /// Sends the bytes from `begin` on through shared memory. `None`: there is no shared memory, or its link is dead.
     fn share(&mut self, begin: usize) -> Option<()> {
         let shared = self.shared.as_mut()?;
         let written = self.batch.bytes.get(begin..)?;
-        match shared.link.send(shared.tag, written) {
+        match shared.link.send(shared.tag, 0, written) {
             Ok(()) => shared.has_sent = true,
             Err(Failure::Full) => {
-                let kept = Kept::Packet(written.into());
+                let kept = Kept::Packet(written.into(), 0);
                 shared.link.keep(shared.tag, kept);
             }
             Err(Failure::Dead) => return None,
         }
-        let counters = &self.network.counters;
-        counters.count(Counter::SentPackets, 1);
-        counters.count(Counter::SentBytes, written.len() as u64);
+        self.network.count_shared(written.len());
         Some(())
     }
 
@@ -222,7 +282,6 @@ impl<'a> Outbox<'a> {
     /// accepts them from nowhere else. If this is not possible they are lost, as any packet may be.
     #[cold]
     fn confide(&self, begin: usize, path: &Path) {
-        let counters = &self.network.counters;
         let Some(written) = self.batch.bytes.get(begin..) else {
             return;
         };
@@ -231,18 +290,17 @@ impl<'a> Outbox<'a> {
             .and_then(|queue_pair| self.network.private_link(path, queue_pair))
             .and_then(|link| {
                 let tag = shared::tag(path, &link)?;
-                match link.send(tag, written) {
+                match link.send(tag, 0, written) {
                     Ok(()) => link.flush(),
-                    Err(Failure::Full) => link.keep(tag, Kept::Packet(written.into())),
+                    Err(Failure::Full) => link.keep(tag, Kept::Packet(written.into(), 0)),
                     Err(Failure::Dead) => return None,
                 }
                 Some(())
             });
         if sent.is_some() {
-            counters.count(Counter::SentPackets, 1);
-            counters.count(Counter::SentBytes, written.len() as u64);
+            self.network.count_shared(written.len());
         } else {
-            counters.count(Counter::SendDiscarded, 1);
+            self.network.counters.count(Counter::SendDiscarded, 1);
         }
     }
 

@@ -95,6 +95,17 @@ impl Requester {
             && self.again_at.is_none()
             && !self.probe.is_due()
             && !self.flow.asks()
+            && self.flow.is_settled()
+    }
+
+    /// Returns whether packets of an unreliable connection have gone that the peer may not have taken yet. If so, the
+    /// peer is asked for a receipt of the next packet.
+    pub(in crate::proto) fn awaits_receipt(&mut self) -> bool {
+        let awaits = !self.flow.is_settled();
+        if awaits {
+            self.flow.ask_soon();
+        }
+        awaits
     }
 
     /// Messages were done that were never queued, and of which the peer does not know. They have so many numbers.

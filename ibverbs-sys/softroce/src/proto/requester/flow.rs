@@ -15,6 +15,8 @@ pub(super) struct Flow {
     next: Sequence,
     /// Packets since the last question.
     unasked: u32,
+    /// A question follows the next packet.
+    asks_soon: bool,
     /// A question that is to go.
     question: Option<Question>,
     /// What the last question was about.
@@ -52,6 +54,7 @@ impl Flow {
             taken: sequence,
             next: sequence,
             unasked: 0,
+            asks_soon: false,
             question: None,
             asked: None,
             patience: None,
@@ -69,10 +72,7 @@ impl Flow {
         if self.tells() && destination != MULTICAST {
             self.pacer.forget();
             let on_the_way = self.next.distance(self.taken).max(0) as u32;
-            let asked = self
-                .asked
-                .is_some_and(|asked| asked.distance(self.taken) >= 0);
-            if on_the_way < window || !asked {
+            if on_the_way < window || !self.is_asked() {
                 self.patience = None;
                 return true;
             }
@@ -98,8 +98,9 @@ impl Flow {
         } else {
             window.saturating_mul(SELDOM)
         };
-        if self.unasked >= every && destination != MULTICAST {
+        if (self.unasked >= every || self.asks_soon) && destination != MULTICAST {
             self.unasked = 0;
+            self.asks_soon = false;
             self.question = Some(Question {
                 path,
                 destination,
@@ -114,6 +115,21 @@ impl Flow {
             self.taken = sequence.next();
         }
         self.next = sequence.next();
+    }
+
+    /// Returns whether nothing is on the way, as far as is known.
+    pub(super) fn is_settled(&self) -> bool {
+        self.taken == self.next
+    }
+
+    /// Has a question follow the next packet, unless an answer is waited for.
+    pub(super) fn ask_soon(&mut self) {
+        self.asks_soon = !self.is_asked();
+    }
+
+    /// Returns whether an answer is waited for.
+    fn is_asked(&self) -> bool {
+        (self.asked).is_some_and(|asked| asked.distance(self.taken) >= 0)
     }
 
     /// Whether a question is due.

@@ -44,6 +44,7 @@
 //! | `sim` (feature `sim`) | a network in virtual time that the transport is tested on |
 
 mod abi;
+mod cache;
 mod capture;
 mod census;
 pub mod completion;

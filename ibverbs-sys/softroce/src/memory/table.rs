@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::cache;
 use crate::context::Refusal;
 use crate::random::{self, Permutation};
 
@@ -135,6 +136,15 @@ impl<T> Table<T> {
             number,
             slot.content.as_ref().filter(|_| slot.tag == key as u8)?,
         ))
+    }
+
+    /// Fetches the slot that a key names into the cache.
+    #[inline]
+    pub(super) fn prefetch(&self, key: u32) {
+        let number = (key >> 8).wrapping_sub(self.base);
+        if let Some(slot) = self.slots.get(number as usize) {
+            cache::prefetch(slot);
+        }
     }
 
     #[inline]

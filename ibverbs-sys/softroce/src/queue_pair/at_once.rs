@@ -49,10 +49,22 @@ pub(crate) enum Data<'a> {
     Inline(&'a [u8]),
 }
 
+/// Keys of a request that reads or writes, of which the local one is 0 if the request has no segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    pub(crate) local: u32,
+    pub(crate) remote: u32,
+}
+
 /// Requests that are posted together, in order.
 pub(crate) trait List<'a> {
     /// Returns the next request, if it may be posted and can be carried out at once.
     fn peek(&self) -> Option<OneSided<'a>>;
+
+    /// Returns the keys of the request after the current one, if they are known at no cost.
+    fn next_keys(&self) -> Option<Keys> {
+        None
+    }
 
     /// Ends the current request. Returns the next one, as [`peek`](Self::peek) does.
     fn advance(&mut self) -> Option<OneSided<'a>>;
@@ -120,6 +132,10 @@ impl QueuePair {
                 return 0;
             };
             while done < most.min(MOST) && !visit.is_over() {
+                if let Some(next) = list.next_keys() {
+                    regions.expect(next.local);
+                    visit.expect(next.remote);
+                }
                 let length = match execute(&request, domain, fetches, &regions, &mut visit) {
                     Ok(length) => length,
                     Err(Undone::Left) => break,

@@ -39,7 +39,7 @@ mod shared;
 mod tests;
 mod transition;
 
-pub(crate) use at_once::{Action, Data, List, OneSided};
+pub(crate) use at_once::{Action, Data, Keys, List, OneSided};
 pub(crate) use batch::Batch;
 pub(crate) use create::{Creation, service_of};
 pub(crate) use device::Outgoing;

@@ -189,6 +189,14 @@ impl Visit<'_> {
         self.left == 0
     }
 
+    /// Fetches the record of a key of the peer into the cache, as [`Regions::expect`](crate::memory::Regions::expect) does.
+    #[inline]
+    pub(crate) fn expect(&self, key: u32) {
+        if let Some(slot) = (key >> 8).checked_sub(self.link.key_base()) {
+            self.link.tables().prefetch_region(slot);
+        }
+    }
+
     /// Does something with bytes of the peer. None: it cannot be done so, and maybe not at all; of a copy
     /// some of it may be done.
     #[inline]

@@ -11,6 +11,7 @@
 use std::ops::Deref;
 
 use super::sync::{AtomicU64, Ordering, fence};
+use crate::cache;
 
 /// A record: a cache line.
 #[derive(Debug)]
@@ -77,6 +78,16 @@ impl<R: Deref<Target = [Record]>> Board<R> {
     pub(super) fn is_current(&self, index: usize, version: u64) -> bool {
         let record = self.0.get(index);
         record.is_some_and(|Record([current, ..])| current.load(Ordering::Acquire) == version)
+    }
+}
+
+impl<R: Deref<Target = [Record]>> Board<R> {
+    /// Fetches a record into the cache, to be read soon.
+    #[inline]
+    pub(super) fn prefetch(&self, index: usize) {
+        if let Some(record) = self.0.get(index) {
+            cache::prefetch(record);
+        }
     }
 }
 

@@ -206,6 +206,12 @@ impl Tables {
         Some((version, Region::decode(&words)))
     }
 
+    /// Fetches the record of a slot into the cache, to be read soon.
+    #[inline]
+    pub(super) fn prefetch_region(&self, slot: u32) {
+        self.regions.prefetch(slot as usize);
+    }
+
     /// Whether a slot still has what it had in this version.
     #[inline]
     pub(super) fn has_region(&self, slot: u32, version: u64) -> bool {

@@ -121,6 +121,17 @@ impl<'a> View<'a> {
 }
 
 impl Memory for View<'_> {
+    fn is_mappable(&self, list: &[Segment]) -> bool {
+        self.registry.with(self.queue_pair, |entries| {
+            let is_mappable = |segment: &Segment| {
+                let (key, address, length) = (segment.key, segment.address, segment.length.into());
+                let found = self.local(entries, key, address, length, false);
+                length == 0 || found.is_some_and(|found| found.span.place().is_some())
+            };
+            list.iter().all(is_mappable)
+        })
+    }
+
     #[inline]
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
         self.walk(list, offset, out.len(), false, |found, bytes| {

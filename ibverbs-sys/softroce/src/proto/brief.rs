@@ -57,6 +57,12 @@ pub enum Form {
     Written,
 }
 
+/// Length of the shortest message that is offered: the ring takes less time for shorter ones than a copy by the kernel.
+pub(crate) const OFFERED: u32 = 32 << 10;
+
+/// Length of the shortest message that is offered where the peer can map the memory of the bytes.
+pub(crate) const OFFERED_MAPPED: u32 = 512;
+
 /// Segments in the payload of a brief.
 pub(crate) const SEGMENTS: usize = SHORT / SEGMENT;
 

@@ -81,6 +81,12 @@ pub trait Memory {
         Ok(())
     }
 
+    /// Returns whether a peer that shares memory with this process can map the memory of all segments, and so can copy from
+    /// there without the system.
+    fn is_mappable(&self, _list: &[Segment]) -> bool {
+        false
+    }
+
     /// Checks that a peer may do `access` to `length` bytes. Zero bytes need no key (IBTA 9.7.4.1.5).
     fn check_remote(
         &self,

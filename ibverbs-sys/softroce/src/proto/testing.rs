@@ -23,6 +23,8 @@ pub(crate) struct Machine {
     pub(crate) sends: Vec<Completion>,
     pub(crate) received: Vec<(Completion, Option<u32>)>,
     pub(crate) events: Vec<Event>,
+    /// Set if peers can map the memory.
+    pub(crate) is_mappable: bool,
     counts: [u64; Counter::COUNT],
 }
 
@@ -47,6 +49,7 @@ impl Default for Machine {
             sends: Vec::new(),
             received: Vec::new(),
             events: Vec::new(),
+            is_mappable: false,
             counts: [0; Counter::COUNT],
         }
     }
@@ -223,6 +226,10 @@ impl Machine {
 }
 
 impl Memory for Machine {
+    fn is_mappable(&self, _: &[Segment]) -> bool {
+        self.is_mappable
+    }
+
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
         for (address, key, begin, length) in Self::pieces(list, offset, out.len())? {
             let part = &mut out[begin..begin + length];

@@ -175,6 +175,10 @@ fn complete(
 }
 
 impl Memory for Surroundings<'_> {
+    fn is_mappable(&self, list: &[Segment]) -> bool {
+        self.local().is_ok_and(|memory| memory.is_mappable(list))
+    }
+
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
         self.local()?.gather(list, offset, out)
     }

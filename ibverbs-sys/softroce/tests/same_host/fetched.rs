@@ -11,7 +11,9 @@ use crate::peer::{Peer, Role};
 use crate::{connected, count};
 
 /// The lengths of the messages, in turn.
-const LENGTHS: [usize; 8] = [
+const LENGTHS: [usize; 10] = [
+    511,
+    512,
     4096,
     4097,
     (64 << 10) - 1,

@@ -1,7 +1,7 @@
 //! Long messages whose bytes the receiver copies from the memory of the sender.
 
 use super::tests::{RC, Said, brief, hear, two};
-use super::{PART, SHORT};
+use super::{OFFERED, OFFERED_MAPPED, PART, SHORT};
 use crate::proto::testing::{Machine, Node, Pair, pattern, request, send};
 use crate::proto::{
     CompletionStatus as S, Counter, Form, Memory, Misplaced, Partner, Payload, Remote, Segment,
@@ -119,6 +119,30 @@ fn a_long_message_is_fetched_in_parts_of_which_two_are_on_the_way() {
     assert_eq!(b.machine.bytes(key), pattern(LONG));
     assert_eq!(a.machine.ends(), [(1, S::Success)]);
     assert_eq!(a.sent, 0);
+}
+
+/// Checks which messages are fetched where the peer can map the memory, and where the kernel has to copy.
+#[test]
+fn shorter_messages_are_fetched_from_memory_that_can_be_mapped() {
+    for (length, is_mappable, is_fetched) in [
+        (OFFERED_MAPPED as usize - 1, true, false),
+        (OFFERED_MAPPED as usize, true, true),
+        (OFFERED_MAPPED as usize, false, false),
+        (OFFERED as usize - 1, false, false),
+        (OFFERED as usize, false, true),
+    ] {
+        let (mut a, mut b) = two();
+        a.machine.is_mappable = is_mappable;
+        let key = b.machine.post_receive(7, length as u32);
+        a.post_send(1, pattern(length));
+        assert_eq!(
+            exchange(&mut a, &mut b) > 0,
+            is_fetched,
+            "{length} {is_mappable}"
+        );
+        assert_eq!(b.machine.bytes(key), pattern(length));
+        assert_eq!(a.machine.ends(), [(1, S::Success)]);
+    }
 }
 
 #[test]

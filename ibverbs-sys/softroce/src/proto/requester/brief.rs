@@ -1,6 +1,6 @@
 use super::entry::{Entry, Progress};
 use super::{Cursor, Failed, Requester};
-use crate::proto::brief::{PART, SEGMENTS, SHORT, put_segments};
+use crate::proto::brief::{OFFERED, OFFERED_MAPPED, PART, SEGMENTS, SHORT, put_segments};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{
     CompletionStatus, Form, Host, Inline, Partner, Payload, Segment, SendOperation, SendRequest,
@@ -176,7 +176,7 @@ impl Requester {
 
     /// Returns whether the rest of a message from a packet on is offered.
     fn is_offered(&self, entry: &Entry, packet: u32) -> bool {
-        if !self.offers || !is_offerable(&entry.request) {
+        if !self.offers || !is_offerable(entry) {
             return false;
         }
         // A write that packets have begun ends by packets.
@@ -254,6 +254,7 @@ impl Requester {
                 first: sequence,
                 packets: 1,
             },
+            is_mappable: false,
         });
         // In its place: what was written a moment ago in other pieces than it is read in is read only when all before it has
         // reached memory, and that may be a line of the peer's.
@@ -297,15 +298,23 @@ impl Requester {
     }
 }
 
-/// Length of the shortest message that is offered: the ring takes less time for shorter ones than a copy by the kernel.
-const OFFERED: u32 = 32 << 10;
-
 /// Number of messages in a row that the peer could not fetch after which a connection offers no more.
 const MAX_REFUSALS: u32 = 3;
 
+/// Returns whether the length of a request is one at which the kind of memory decides which way the bytes go.
+pub(super) fn may_be_mappable(request: &SendRequest) -> bool {
+    (OFFERED_MAPPED..OFFERED).contains(&request.length)
+        && matches!(request.operation, SendOperation::Send { .. })
+}
+
 /// Returns whether the bytes of a request can go from memory to memory.
-fn is_offerable(request: &SendRequest) -> bool {
-    let is_long = request.length >= OFFERED && request.xrc_srq.is_none();
+fn is_offerable(entry: &Entry) -> bool {
+    let request = &entry.request;
+    // The kind of memory is not known before the request has started.
+    let is_waiting = matches!(entry.progress, Progress::Waiting);
+    let is_long =
+        request.length >= OFFERED || may_be_mappable(request) && (entry.is_mappable || is_waiting);
+    let is_long = is_long && request.xrc_srq.is_none();
     match (&request.operation, &request.payload) {
         (SendOperation::Send { .. }, Payload::Gathered(list)) => {
             let segments = list.iter().filter(|segment| segment.length > 0);

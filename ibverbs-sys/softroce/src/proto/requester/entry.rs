@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::brief::may_be_mappable;
 use crate::proto::endpoint::{Endpoint, MAX_MESSAGE};
 use crate::proto::{
     Completion, CompletionStatus, LocalFault, Memory, Payload, SendOperation, SendRequest,
@@ -11,6 +12,8 @@ use crate::proto::{
 pub(super) struct Entry {
     pub(super) request: SendRequest,
     pub(super) progress: Progress,
+    /// Set if a peer can map the memory of the bytes. Known once the request has started.
+    pub(super) is_mappable: bool,
 }
 
 /// Progress of a request.
@@ -32,6 +35,7 @@ impl Entry {
         Self {
             request,
             progress: Progress::Waiting,
+            is_mappable: false,
         }
     }
 
@@ -85,6 +89,8 @@ impl Entry {
             // IBTA C10-93.1.1: of a datagram that is longer than a packet nothing is sent, and that is no error.
             SendOperation::Datagram { .. } if self.request.length > endpoint.mtu() => Ok(()),
             _ => {
+                self.is_mappable = may_be_mappable(&self.request)
+                    && matches!(&self.request.payload, Payload::Gathered(list) if memory.is_mappable(list));
                 self.progress = match self.check(endpoint) {
                     Ok(packets) => Progress::Started {
                         first: next,

@@ -154,7 +154,10 @@ impl Requester {
     /// with requests that are posted until then: many packets at once cost the system little more than one. Only
     /// messages of one packet wait.
     pub(super) fn may_wait(&self, endpoint: &Endpoint) -> bool {
-        let Some(Entry { request, progress }) = self.queue.back() else {
+        let Some(Entry {
+            request, progress, ..
+        }) = self.queue.back()
+        else {
             return false;
         };
         let local = matches!(

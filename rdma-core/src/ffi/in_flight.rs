@@ -145,8 +145,9 @@ impl<T: Send + 'static> Slots<T> {
         }
     }
 
-    /// At most half of the slots are in unsignaled requests in a row: a queue whose slots all are
-    /// would never have a free slot again. Queues of one queue pair share that number.
+    /// Begins to post an unsignaled request. At most half of the slots are in unsignaled requests in a
+    /// row: a queue whose slots all are would never have a free slot again. Queues of one queue pair
+    /// share that number.
     #[cold]
     fn follow_unsignaled(&self) -> Follow<'_> {
         // A table has at most 2^16 slots.

@@ -83,10 +83,13 @@ impl Unfollowed {
         id.unwrap_or(0)
     }
 
-    /// Adds a chain whose last request has this id.
+    /// Adds a chain whose last request has this id. The next request is signaled, since the chain may be
+    /// as long as a chain can be.
     #[cold]
     pub(super) fn leave(&self, id: u64) {
-        self.chains.lock().last.push(id);
+        let mut chains = self.chains.lock();
+        chains.last.push(id);
+        chains.run = u32::MAX;
         self.any.store(true, Ordering::Relaxed);
     }
 }
@@ -161,6 +164,8 @@ mod tests {
             assert_eq!((earlier, unfollowed.take()), (1, 0));
             unfollowed.leave(earlier);
         }
+        assert!(unfollowed.follow_unsignaled(MANY).is_signaled());
+        unfollowed.leave(1);
         assert_eq!(unfollowed.take(), 1);
     }
 

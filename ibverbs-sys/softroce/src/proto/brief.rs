@@ -63,6 +63,20 @@ pub(crate) const OFFERED: u32 = 32 << 10;
 /// Length of the shortest message that is offered where the peer can map the memory of the bytes.
 pub(crate) const OFFERED_MAPPED: u32 = 512;
 
+impl Short<'_> {
+    /// Returns whether the sender may keep back its next message until this one is acknowledged.
+    pub fn holds_up_sender(&self) -> bool {
+        match self.form {
+            Form::Whole => false,
+            Form::Written => true,
+            Form::Fetch { starts, ends, .. } => {
+                let lengths = segments(self.payload).map(|segment| u64::from(segment.length));
+                !(starts && ends) || lengths.sum::<u64>() >= OFFERED.into()
+            }
+        }
+    }
+}
+
 /// Segments in the payload of a brief.
 pub(crate) const SEGMENTS: usize = SHORT / SEGMENT;
 
@@ -226,6 +240,33 @@ impl QueuePair {
         now: impl FnOnce() -> Time,
     ) -> Brief<'a> {
         let message = self.requester.say(message, bytes, now, &self.endpoint);
+        Brief {
+            destination: self.endpoint.attributes.destination,
+            partition_key: self.endpoint.attributes.partition_key,
+            acknowledged: self.responder.take_acknowledgement(),
+            message: Some(message),
+        }
+    }
+
+    /// Returns whether a message of one segment that is posted now can be offered at once, in one part. The peer must be able
+    /// to map the memory of the segment.
+    #[inline]
+    pub fn may_offer(&self, length: u32) -> bool {
+        (OFFERED_MAPPED..=PART).contains(&length)
+            && self.may_say()
+            && (self.requester).may_offer(self.endpoint.packets(length), &self.endpoint)
+    }
+
+    /// Posts a message of one segment and offers it, where [`may_offer`](Self::may_offer) allows it. For `now` holds what
+    /// [`receive_brief`](Self::receive_brief) says.
+    pub fn offer<'a>(
+        &mut self,
+        message: &Utterance,
+        segment: Segment,
+        room: &'a mut [u8; SHORT],
+        now: impl FnOnce() -> Time,
+    ) -> Brief<'a> {
+        let message = (self.requester).offer_posted(message, segment, room, now, &self.endpoint);
         Brief {
             destination: self.endpoint.attributes.destination,
             partition_key: self.endpoint.attributes.partition_key,

@@ -14,6 +14,24 @@ pub struct Segment {
     pub key: u32,
 }
 
+impl Segment {
+    /// Returns the parts of a list that hold `length` bytes from `offset` on.
+    pub(crate) fn parts(list: &[Self], offset: u32, length: u32) -> impl Iterator<Item = Self> {
+        let (mut skip, mut left) = (offset, length);
+        list.iter().filter_map(move |segment| {
+            let begin = skip.min(segment.length);
+            skip -= begin;
+            let length = left.min(segment.length - begin);
+            left -= length;
+            (length > 0).then(|| Self {
+                address: segment.address.wrapping_add(begin.into()),
+                length,
+                key: segment.key,
+            })
+        })
+    }
+}
+
 /// The pieces of a message, in order.
 pub type GatherList = SmallVec<[Segment; 4]>;
 

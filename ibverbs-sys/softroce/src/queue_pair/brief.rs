@@ -10,7 +10,7 @@ use super::object::Inner;
 use super::shared::Near;
 use crate::proto::brief::SHORT;
 use crate::proto::{
-    Arrival, Brief, Counter, Form, Host, Memory, Prospect, Service, Time, Utterance,
+    Arrival, Brief, Counter, Form, Host, Memory, Prospect, Service, Short, Time, Utterance,
 };
 use crate::same_host::Failure;
 
@@ -63,8 +63,8 @@ impl QueuePair {
         mine.transport.is_silent()
     }
 
-    /// Sends a message of at most one piece while it is posted, if it is short; it is to be followed by
-    /// [`flush_said`](Self::flush_said). False: it is to be posted as any other.
+    /// Sends a message of at most one piece while it is posted, if it is short or if the peer can map its memory. Must be
+    /// followed by [`flush_said`](Self::flush_said). Returns `false` if the message has to be posted as others are.
     pub(super) fn say(&self, mine: &mut Inner, message: &Utterance, data: Data<'_>) -> bool {
         let Some(Near {
             transport,
@@ -84,8 +84,9 @@ impl QueuePair {
             return false;
         }
         let mut room = [0; SHORT];
-        let bytes = match data {
-            Data::Inline(bytes) if bytes.len() <= SHORT => bytes,
+        let now = || self.device().coarse_now();
+        let brief = match data {
+            Data::Inline(bytes) if bytes.len() <= SHORT => transport.say(message, bytes, now),
             Data::Gathered(list @ [segment]) if segment.length as usize <= SHORT => {
                 let bytes = &mut room[..segment.length as usize];
                 let host = self.surroundings(attached, notes);
@@ -93,11 +94,16 @@ impl QueuePair {
                 if !bytes.is_empty() && host.gather(list, 0, bytes).is_err() {
                     return false;
                 }
-                bytes
+                transport.say(message, bytes, now)
+            }
+            Data::Gathered(list @ [segment]) if transport.may_offer(segment.length) => {
+                if !self.surroundings(attached, notes).is_mappable(list) {
+                    return false;
+                }
+                transport.offer(message, *segment, &mut room, now)
             }
             _ => return false,
         };
-        let brief = transport.say(message, bytes, || self.device().coarse_now());
         if link.send_brief(tag, &brief) == Err(Failure::Full) {
             link.keep_brief(tag, &brief);
         }
@@ -123,7 +129,9 @@ impl QueuePair {
         brief: &Brief<'_>,
     ) -> Prospect {
         let mut inner = self.inner.lock();
-        let is_long = (brief.message).is_some_and(|message| message.form != Form::Whole);
+        let message = brief.message.as_ref();
+        let is_long = message.is_some_and(|message| message.form != Form::Whole);
+        let holds_up_sender = message.is_some_and(Short::holds_up_sender);
         let mut partner = is_long.then(|| self.partner(&mut inner)).flatten();
         self.with(&mut inner, |transport, host| {
             if !arrival.is_of(transport.attributes()) {
@@ -138,8 +146,7 @@ impl QueuePair {
             inner.partner = partner;
         }
         match inner.transport.prospect() {
-            // The sender keeps the next part back until then.
-            Prospect::Acknowledgement if is_long => Prospect::Urgent,
+            Prospect::Acknowledgement if holds_up_sender => Prospect::Urgent,
             prospect => prospect,
         }
     }

@@ -5,7 +5,7 @@ use super::{OFFERED, OFFERED_MAPPED, PART, SHORT};
 use crate::proto::testing::{Machine, Node, Pair, pattern, request, send};
 use crate::proto::{
     CompletionStatus as S, Counter, Form, Memory, Misplaced, Partner, Payload, Remote, Segment,
-    SendOperation, SendRequest, State, Time, Work,
+    SendOperation, SendRequest, State, Time, Utterance, Work,
 };
 use crate::same_host::brief::encode;
 
@@ -142,6 +142,58 @@ fn shorter_messages_are_fetched_from_memory_that_can_be_mapped() {
         );
         assert_eq!(b.machine.bytes(key), pattern(length));
         assert_eq!(a.machine.ends(), [(1, S::Success)]);
+    }
+}
+
+/// Checks messages that are offered while they are posted, as far as they may be on the way.
+#[test]
+fn a_posted_message_is_offered_at_once() {
+    const LENGTH: usize = 2000;
+    let (mut a, mut b) = two();
+    let keys: Vec<u32> = (0..8)
+        .map(|id| b.machine.post_receive(id, LENGTH as u32))
+        .collect();
+    let key = a.machine.register(pattern(LENGTH));
+    let segment = a.machine.segment(key, 0, LENGTH as u32);
+    assert!(
+        !a.queue_pair.may_offer(LENGTH as u32),
+        "before a look at the peer"
+    );
+    assert!(offer(&mut a, &b).is_none());
+    assert!(!a.queue_pair.may_offer(PART + 1) && !a.queue_pair.may_offer(32));
+    let mut said = Vec::new();
+    for id in 0..8 {
+        if !a.queue_pair.may_offer(LENGTH as u32) {
+            break;
+        }
+        let message = Utterance {
+            id,
+            immediate: Some([id as u8; 4]),
+            signaled: true,
+            solicited: false,
+        };
+        let mut room = [0; SHORT];
+        let brief = (a.queue_pair).offer(&message, segment, &mut room, Time::default);
+        said.push(Said(encode(&brief)));
+    }
+    assert!((2..8).contains(&said.len()), "{}", said.len());
+    assert_eq!(
+        a.transmit(Time::default()),
+        None,
+        "packets do not take them"
+    );
+    for said in &said {
+        fetch(&mut b, &a, said);
+    }
+    let answer = brief(&mut b).unwrap();
+    hear(&mut a, &answer);
+    let ends: Vec<_> = (0..said.len() as u64).map(|id| (id, S::Success)).collect();
+    assert_eq!(
+        (a.machine.ends(), b.machine.receive_ends()),
+        (ends.clone(), ends)
+    );
+    for &key in &keys[..said.len()] {
+        assert_eq!(b.machine.bytes(key), pattern(LENGTH));
     }
 }
 

@@ -1,10 +1,12 @@
+use std::iter;
+
 use super::entry::{Entry, Progress};
 use super::{Cursor, Failed, Requester};
 use crate::proto::brief::{OFFERED, OFFERED_MAPPED, PART, SEGMENTS, SHORT, put_segments};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{
-    CompletionStatus, Form, Host, Inline, Partner, Payload, Segment, SendOperation, SendRequest,
-    Sequence, Short, Time, Utterance,
+    CompletionStatus, Form, GatherList, Host, Inline, Partner, Payload, Segment, SendOperation,
+    SendRequest, Sequence, Short, Time, Utterance,
 };
 
 impl Requester {
@@ -139,7 +141,7 @@ impl Requester {
                     self.settle(endpoint, host)?;
                     return Ok(None);
                 }
-                let taken = put_segments(parts(list, offset, length), room);
+                let taken = put_segments(Segment::parts(list, offset, length), room);
                 let ends = packet + covers == packets;
                 let form = Form::Fetch {
                     starts: packet == 0,
@@ -277,6 +279,65 @@ impl Requester {
         }
     }
 
+    /// Returns whether a message of so many packets can be offered in one part after all that is on the way.
+    pub(in crate::proto) fn may_offer(&self, packets: u32, endpoint: &Endpoint) -> bool {
+        let on_the_way = self.on_the_way(self.next);
+        let has_room = on_the_way == 0
+            || self.window.has_room(on_the_way, packets)
+                && on_the_way + packets <= 2 * (PART / endpoint.mtu());
+        self.offers && has_room
+    }
+
+    /// Posts a message of one segment, which the peer can map, and offers all of it.
+    pub(in crate::proto) fn offer_posted<'a>(
+        &mut self,
+        message: &Utterance,
+        segment: Segment,
+        room: &'a mut [u8; SHORT],
+        now: impl FnOnce() -> Time,
+        endpoint: &Endpoint,
+    ) -> Short<'a> {
+        let (sequence, packets) = (self.next, endpoint.packets(segment.length));
+        let immediate = message.immediate;
+        self.queue.push_back(Entry {
+            request: SendRequest {
+                id: message.id,
+                operation: SendOperation::Send {
+                    immediate,
+                    invalidate: None,
+                },
+                payload: Payload::Gathered(GatherList::from_slice(&[segment])),
+                length: segment.length,
+                xrc_srq: None,
+                signaled: message.signaled,
+                solicited: message.solicited,
+                fence: false,
+            },
+            progress: Progress::Started {
+                first: sequence,
+                packets,
+            },
+            is_mappable: true,
+        });
+        let taken = put_segments(iter::once(segment), room);
+        self.cursor = Cursor::at(self.queue.len());
+        self.next = sequence + packets;
+        self.sent = self.next;
+        self.unasked = 0;
+        self.expect_answer(now, endpoint);
+        Short {
+            sequence,
+            form: Form::Fetch {
+                starts: true,
+                ends: true,
+                invalidates: false,
+            },
+            immediate,
+            solicited: message.solicited,
+            payload: &room[..taken],
+        }
+    }
+
     /// The peer says that it has executed all up to `sequence`. The present may be somewhat before `now`.
     pub(in crate::proto) fn acknowledged(
         &mut self,
@@ -328,22 +389,6 @@ fn is_offerable(entry: &Entry) -> bool {
         ) => is_long,
         _ => false,
     }
-}
-
-/// Returns the segments that hold `length` bytes from `offset` on of a message.
-fn parts(list: &[Segment], offset: u32, length: u32) -> impl Iterator<Item = Segment> {
-    let (mut skip, mut left) = (offset, length);
-    list.iter().filter_map(move |segment| {
-        let begin = skip.min(segment.length);
-        skip -= begin;
-        let length = left.min(segment.length - begin);
-        left -= length;
-        (length > 0).then(|| Segment {
-            address: segment.address.wrapping_add(begin.into()),
-            length,
-            key: segment.key,
-        })
-    })
 }
 
 /// Whether a brief can be made of a request.

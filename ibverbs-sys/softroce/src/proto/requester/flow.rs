@@ -122,7 +122,7 @@ impl Flow {
         self.taken == self.next
     }
 
-    /// Has a question follow the next packet, unless an answer is waited for.
+    /// Makes a question follow the next packet, unless an answer is waited for.
     pub(super) fn ask_soon(&mut self) {
         self.asks_soon = !self.is_asked();
     }

@@ -103,27 +103,8 @@ impl View<'_> {
         })
     }
 
-    /// Does something with bytes of a message here, which are not taken back as long as that lasts. None: they
-    /// cannot be had, or not so.
-    pub(crate) fn with_pieces<T>(
-        &self,
-        message: &Payload,
-        offset: u32,
-        length: u32,
-        write: bool,
-        act: impl FnOnce(&[Piece<'_>]) -> T,
-    ) -> Option<T> {
-        let length = length as usize;
-        match message {
-            Payload::Inline(bytes) => {
-                let bytes = bytes.get(offset as usize..)?.get(..length)?;
-                (!write).then(|| act(&[Piece::of(bytes)]))
-            }
-            Payload::Gathered(list) => self.with_segments(list, offset, length, write, act),
-        }
-    }
-
-    /// Does something with bytes of a message that is spread over `list`, as [`with_pieces`](Self::with_pieces).
+    /// Calls `act` with bytes of a message that is spread over `list`. The memory stays registered until `act` returns. Returns
+    /// `None` if the bytes cannot be accessed as requested.
     pub(crate) fn with_segments<T>(
         &self,
         list: &[Segment],

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::QueuePair;
-use super::at_once::Data;
 use super::device::Outgoing;
 use super::object::Inner;
+use super::one_sided::Data;
 use super::shared::Near;
 use crate::proto::brief::SHORT;
 use crate::proto::{

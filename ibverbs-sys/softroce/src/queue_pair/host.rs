@@ -105,20 +105,8 @@ impl Surroundings<'_> {
         result
     }
 
-    /// Does something with bytes of a message of this side, if they are there as they have to be.
-    pub(super) fn with_pieces<T>(
-        &self,
-        message: &Payload,
-        offset: u32,
-        length: u32,
-        write: bool,
-        act: &mut dyn FnMut(&[Piece<'_>]) -> Option<T>,
-    ) -> Option<T> {
-        let memory = self.local().ok()?;
-        memory.with_pieces(message, offset, length, write, act)?
-    }
-
-    /// Does something with bytes of a message of this side that is spread over `list`, if they are there as they have to be.
+    /// Calls `act` with bytes of a message of this side that is spread over `list`. Returns `None` if the bytes cannot be
+    /// accessed as requested.
     pub(super) fn with_segments<T>(
         &self,
         list: &[Segment],

@@ -33,13 +33,14 @@ mod handles;
 mod host;
 mod modify;
 mod object;
+mod one_sided;
 mod post;
 mod shared;
 #[cfg(test)]
 mod tests;
 mod transition;
 
-pub(crate) use at_once::{Action, Data, Keys, List, OneSided};
+pub(crate) use at_once::{Keys, List};
 pub(crate) use batch::Batch;
 pub(crate) use create::{Creation, service_of};
 pub(crate) use device::Outgoing;
@@ -50,4 +51,5 @@ pub(crate) use error::{CreateError, PostError};
 pub(crate) use handles::Handle;
 pub(crate) use modify::{Modification, number_of};
 pub use object::QueuePair;
+pub(crate) use one_sided::{Action, Data, OneSided};
 pub(crate) use post::Sender;

@@ -1,11 +1,12 @@
 //! The queues of a queue pair, locked for who posts to them.
 
-use super::at_once::{Data, List};
+use super::at_once::List;
 use super::device::Outgoing;
 use super::draft::Draft;
 use super::error::PostError;
 use super::host::Receives;
 use super::object::{Inner, QueuePair};
+use super::one_sided::Data;
 use crate::proto::{
     Completion, CompletionStatus, Host, ReceiveRequest, SendOperation, SendRequest, State, Step,
     Time, Utterance, WindowBinding, Work,

@@ -12,14 +12,15 @@ use super::QueuePair;
 use super::device::Outgoing;
 use super::host::{Attached, Notes, Surroundings};
 use super::object::Inner;
+use super::one_sided::{Executor, OneSided, STRIDE, Undone};
 use crate::context::Refusal;
 use crate::counters::Tally;
 use crate::net;
 use crate::proto::{
-    self, AccessFlags, Answer, CompletionStatus, Counter, LocalFault, Memory, Misplaced, Part,
-    Payload, Peer, Remote, Segment, SendOperation, SendRequest, Service, State, Step,
+    self, AccessFlags, Answer, CompletionStatus, Counter, Misplaced, Part, Peer, Remote, Segment,
+    SendRequest, Service, State, Step,
 };
-use crate::same_host::{self, Access, Atomic, Knowledge, Link, Target};
+use crate::same_host::{self, Knowledge, Link, Target};
 
 /// The queue pair in another process that a queue pair is connected to.
 pub(super) struct Partner {
@@ -63,9 +64,6 @@ pub(super) struct Told {
     /// The sequence number that was expected then.
     first: u32,
 }
-
-/// Bytes that are copied before what is told is looked at again: who takes memory back waits for so many.
-pub(super) const STRIDE: u32 = 1 << 20;
 
 /// Messages that are moved before others get at the queue pair.
 const MESSAGES: u32 = 64;
@@ -293,14 +291,8 @@ impl proto::Partner<Surroundings<'_>> for Partner {
         host: &Surroundings<'_>,
     ) -> Option<()> {
         let generation = self.connection()?;
-        self.copy(
-            &request.payload,
-            request.length,
-            remote,
-            host,
-            generation,
-            false,
-        )
+        let request = OneSided::write(request, remote);
+        self.execute(&request, generation, host).ok()
     }
 
     fn fetch(
@@ -338,41 +330,34 @@ impl Partner {
         known.or_else(|| Some(self.link.connection(&self.target)?.generation))
     }
 
-    /// Copies all bytes of a read or a write.
-    fn copy(
+    /// Carries out all of a request.
+    fn execute(
         &mut self,
-        payload: &Payload,
-        length: u32,
-        remote: Remote,
-        host: &Surroundings<'_>,
+        request: &OneSided<'_>,
         generation: u32,
-        reads: bool,
-    ) -> Option<()> {
+        host: &Surroundings<'_>,
+    ) -> Result<(), Undone> {
         let Self {
             link,
             target,
             known,
             ..
         } = self;
+        let domain = host.attached.domain.as_ref().ok_or(Undone::Left)?.id();
+        let length = request.data.length().ok_or(Undone::Left)?;
         let mut done = 0;
         loop {
-            let part = (length - done).min(STRIDE);
-            let place = Remote {
-                address: remote.address.checked_add(u64::from(done))?,
-                key: remote.key,
+            let end = length.min(done + STRIDE);
+            let executor = Executor {
+                domain,
+                regions: host.device.memory().regions(host.number),
             };
-            host.with_pieces(payload, done, part, reads, &mut |pieces| {
-                let access = if reads {
-                    Access::Get(pieces)
-                } else {
-                    Access::Put(pieces)
-                };
-                link.visit(target, generation, known)?.access(place, access)
-            })?;
-            done += part;
-            if done == length {
-                return Some(());
+            let mut visit = link.visit(target, generation, known).ok_or(Undone::Left)?;
+            executor.execute(request, done..end, &mut visit)?;
+            if end == length {
+                return Ok(());
             }
+            done = end;
         }
     }
 }
@@ -387,23 +372,19 @@ struct Away {
 
 impl Peer<Surroundings<'_>> for Away {
     fn take(&mut self, part: &Part<'_>, sender: &mut Surroundings<'_>) -> Answer {
-        let is_alone = match part.request.operation {
-            SendOperation::Write { immediate, .. } => immediate.is_none(),
-            SendOperation::Read { .. }
-            | SendOperation::CompareSwap { .. }
-            | SendOperation::FetchAdd { .. } => true,
-            _ => false,
-        };
-        if !is_alone || !part.starts || !part.ends {
+        let Some(request) = OneSided::of(part.request).filter(|_| part.starts && part.ends) else {
             return Answer::Packets;
-        }
-        match self.execute(part, sender) {
-            Some(Ok(())) => {
+        };
+        let Some(generation) = self.generation(part) else {
+            return Answer::Packets;
+        };
+        match self.partner.execute(&request, generation, sender) {
+            Ok(()) => {
                 self.messages += 1;
                 Answer::Unseen
             }
-            Some(Err(_)) => Answer::Failed(CompletionStatus::LocalProtection),
-            None => Answer::Packets,
+            Err(Undone::Lost) => Answer::Failed(CompletionStatus::LocalProtection),
+            Err(Undone::Left) => Answer::Packets,
         }
     }
 
@@ -413,57 +394,6 @@ impl Peer<Surroundings<'_>> for Away {
 }
 
 impl Away {
-    /// Carries out all of a request. An error: the request was carried out, but its result could not be stored. `None`:
-    /// it was not carried out, or only in part, and can be done again.
-    fn execute(
-        &mut self,
-        part: &Part<'_>,
-        sender: &Surroundings<'_>,
-    ) -> Option<Result<(), LocalFault>> {
-        let generation = self.generation(part)?;
-        let request = part.request;
-        match request.operation {
-            SendOperation::Write { remote, .. } => {
-                let payload = &request.payload;
-                let copied =
-                    (self.partner).copy(payload, part.length, remote, sender, generation, false);
-                copied.map(Ok)
-            }
-            SendOperation::Read { remote } => {
-                let payload = &request.payload;
-                let copied =
-                    (self.partner).copy(payload, part.length, remote, sender, generation, true);
-                copied.map(Ok)
-            }
-            SendOperation::CompareSwap { remote, .. } | SendOperation::FetchAdd { remote, .. } => {
-                let atomic = match request.operation {
-                    SendOperation::CompareSwap { compare, swap, .. } => {
-                        Atomic::CompareSwap { compare, swap }
-                    }
-                    SendOperation::FetchAdd { add, .. } => Atomic::FetchAdd { add },
-                    _ => return None,
-                };
-                let Payload::Gathered(list) = &request.payload else {
-                    return None;
-                };
-                // The key of the result's memory is checked first: after the operation, the result can be lost only if
-                // that memory is missing.
-                sender.with_pieces(&request.payload, 0, 8, true, &mut |_| Some(()))?;
-                let Partner {
-                    link,
-                    target,
-                    known,
-                    ..
-                } = &mut self.partner;
-                let mut visit = link.visit(target, generation, known)?;
-                let before = visit.atomic(remote, atomic)?;
-                drop(visit);
-                Some(sender.scatter(list, 0, &before.to_ne_bytes()))
-            }
-            _ => None,
-        }
-    }
-
     /// Returns the connection of the other side, if its peer is this side.
     fn generation(&mut self, part: &Part<'_>) -> Option<u32> {
         if let known @ Some(_) = self.partner.generation {

@@ -86,7 +86,7 @@ struct Options {
     /// Measure for so many seconds instead.
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<u64>,
-    /// How many requests a bandwidth test has outstanding [128, rpc 64].
+    /// Outstanding requests of a bandwidth test, or of --beside [128, rpc 64].
     #[arg(short = 't', long, value_name = "N")]
     tx_depth: Option<usize>,
     /// The number of receives posted on each queue pair, or on the shared receive queue.
@@ -116,6 +116,9 @@ struct Options {
     /// Write to the servers on these ports of HOST as well (core, write_bw).
     #[arg(long, value_name = "PORT,...", value_delimiter = ',')]
     also: Vec<u16>,
+    /// Send messages of this size back to back on a second queue pair meanwhile (core, send_lat).
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    beside: Option<usize>,
     /// Up to how many bytes are sent inline [perftest's for the device].
     #[arg(short = 'I', long = "inline_size", value_name = "BYTES")]
     inline: Option<u32>,
@@ -318,6 +321,7 @@ impl Options {
             shared_receives: self.use_srq,
             immediate: self.write_with_immediate,
             regions: self.regions,
+            beside: self.beside,
             ..Plan::new(test, sizes, length)
         };
         let plan = plan.checked()?;
@@ -473,6 +477,30 @@ mod tests {
         assert!(refusal("send_bw --regions 2").contains("--regions goes with write_bw"));
         assert!(refusal("send_bw -l 200").contains("-l takes"));
         assert!(refusal("send_bw -l 2 --layer async").contains("--layer core"));
+    }
+
+    #[test]
+    fn latency_is_measured_beside_other_messages_where_asked() {
+        assert_eq!(request("send_lat").unwrap().plan.beside, None);
+        let asked = request("send_lat -s 8 --beside 1M -t 16 -r 32").unwrap();
+        assert_eq!(asked.plan.beside, Some(1 << 20));
+        assert_eq!(asked.settings.beside_depths(), (16, 32));
+        for line in [
+            "send_bw --beside 1M",
+            "write_lat --beside 1M",
+            "echo_lat --beside 1M",
+            "send_lat --beside 1M --layer async",
+            "send_lat --beside 1M -a",
+        ] {
+            assert!(
+                refusal(line).contains("--beside goes with send_lat"),
+                "{line}"
+            );
+        }
+        assert!(refusal("send_lat --beside 0").contains("at least 1 byte"));
+        assert!(refusal("send_lat --beside 1M -e").contains("-e and --beside"));
+        assert!(refusal("send_lat --beside 1M --use-srq").contains("--use-srq"));
+        assert!(refusal("send_lat --beside much").contains("not a number of bytes"));
     }
 
     #[test]

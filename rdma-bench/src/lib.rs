@@ -19,6 +19,11 @@
 //! | write, `--write_with_imm` | half of the round trip; each end waits for the completion of a receive | one way; the receiver reports its own |
 //! | read, atomics | from posting to completion | one way |
 //!
+//! - `send_lat --beside BYTES` has a second queue pair, on which the client sends messages of that size,
+//!   up to `-t` at once. One thread of each end posts on both queue pairs and polls their
+//!   completion queues. Each message beside the test is signaled. Their bandwidth at the client is over
+//!   the time from the first post to the last answer of the latency test; at the server it is over the
+//!   time from the first of them to the last.
 //! - A latency sample is the time between the timestamps taken before two posts. The typical one is
 //!   the median; the slowest two samples are left out of maximum, mean and deviation.
 //! - Bandwidth keeps up to the send queue's depth (128) in flight, of which one in 100 is signaled,

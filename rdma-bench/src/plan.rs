@@ -23,7 +23,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// How many requests a bandwidth test has outstanding by default.
+    /// Returns the default number of outstanding requests of a bandwidth test.
     pub fn depth(self) -> usize {
         match self {
             Self::Core | Self::Async => 128,
@@ -118,6 +118,9 @@ pub struct Plan {
     /// where each queue pair has memory of its own. Whatever the number of regions, the messages go
     /// to the same number of [places](Self::PLACES), so that the memory that is touched is the same.
     pub regions: Option<usize>,
+    /// The size of the messages that the client sends back to back on a second queue pair while the
+    /// latency is measured; `None` is a test with nothing beside it.
+    pub beside: Option<usize>,
 }
 
 impl Plan {
@@ -141,6 +144,7 @@ impl Plan {
             shared_receives: false,
             immediate: false,
             regions: None,
+            beside: None,
         }
     }
 
@@ -220,6 +224,18 @@ impl Plan {
                 return refuse(format!("--regions takes 1 to {}", Self::PLACES));
             }
         }
+        if let Some(size) = self.beside {
+            let latency = self.test.verb == Verb::Send && self.test.metric == Metric::Latency;
+            if !latency || self.layer != Layer::Core || self.sizes.len() > 1 {
+                return refuse("--beside goes with send_lat of --layer core and one -s".into());
+            }
+            if self.shared_receives {
+                return refuse("--beside and --use-srq do not go together".into());
+            }
+            if size == 0 {
+                return refuse("--beside takes at least 1 byte".into());
+            }
+        }
         match self.length {
             Length::Iterations(count) if count < Self::MIN_ITERATIONS => refuse(format!(
                 "{count} iterations are too few: -n takes at least {}",
@@ -251,7 +267,11 @@ impl Plan {
             plan.regions
                 .map_or("none".into(), |count| count.to_string())
         };
-        let compared: [(&'static str, String, String); 9] = [
+        let beside = |plan: &Self| {
+            plan.beside
+                .map_or("none".into(), |size| format!("{size} bytes"))
+        };
+        let compared: [(&'static str, String, String); 10] = [
             ("layer", server.layer.to_string(), client.layer.to_string()),
             ("test", test(server), test(client)),
             ("size", sizes(server), sizes(client)),
@@ -277,6 +297,11 @@ impl Plan {
                 client.shared_receives.to_string(),
             ),
             ("number of regions", regions(server), regions(client)),
+            (
+                "messages beside the latency test",
+                beside(server),
+                beside(client),
+            ),
         ];
         for (what, server, client) in compared {
             if server != client {
@@ -422,6 +447,46 @@ pub(crate) mod tests {
         assert!(over(Verb::Write, &[8], 10_001).is_err());
         assert!(over(Verb::Write, &[8, 16], 2).is_err());
         assert!(over(Verb::Send, &[8], 2).is_err());
+    }
+
+    #[test]
+    fn messages_beside_are_for_the_latency_of_sends_over_rdma_core() {
+        let with = |verb, metric, beside| {
+            let plan = plan(verb, metric, &[8], 1000);
+            Plan { beside, ..plan }
+        };
+        let bulk = Some(1 << 20);
+        let latency = with(Verb::Send, Metric::Latency, bulk).checked().unwrap();
+        let refused = |plan: Plan| plan.checked().unwrap_err().to_string();
+        let expected = "--beside goes with send_lat of --layer core and one -s";
+        let several = Plan {
+            sizes: vec![8, 16],
+            ..latency.clone()
+        };
+        let layered = Plan {
+            layer: Layer::Async,
+            ..latency.clone()
+        };
+        for wrong in [
+            several,
+            layered,
+            with(Verb::Send, Metric::Bandwidth, bulk),
+            with(Verb::Write, Metric::Latency, bulk),
+        ] {
+            assert_eq!(refused(wrong), expected);
+        }
+        let empty = with(Verb::Send, Metric::Latency, Some(0));
+        assert_eq!(refused(empty), "--beside takes at least 1 byte");
+        let shared = Plan {
+            shared_receives: true,
+            ..latency.clone()
+        };
+        assert!(refused(shared).contains("--beside and --use-srq"));
+        let alone = with(Verb::Send, Metric::Latency, None);
+        let error = Plan::agree(&alone, &latency).unwrap_err().to_string();
+        let expected = "differ in messages beside the latency test: none at the server, \
+                        1048576 bytes at the client";
+        assert!(error.contains(expected), "{error}");
     }
 
     #[test]

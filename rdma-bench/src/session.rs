@@ -14,7 +14,7 @@ use crate::recorder::Recorder;
 use crate::report::{Facts, Header, Listing, Style, columns, json};
 use crate::rpc;
 use crate::settings::Settings;
-use crate::statistics::{Bandwidth, Latency};
+use crate::statistics::{Bandwidth, Bulk, Latency};
 use crate::test::{Metric, Verb};
 
 /// Which end this is.
@@ -31,6 +31,8 @@ pub enum Role {
 pub enum Measured {
     /// The time that operations took.
     Latency(Latency),
+    /// The time that operations took while other messages went beside them.
+    Beside(Latency, Bulk),
     /// How many were done.
     Bandwidth(Bandwidth),
     /// Nothing: the other end measures.
@@ -44,13 +46,31 @@ impl Measured {
     ///
     /// [`Error::Unsupported`] for too few samples.
     pub fn latency(recorder: &Recorder, parts: u32) -> Result<Self> {
-        match recorder.latency(parts) {
-            Some(latency) => Ok(Self::Latency(latency)),
-            None => Err(Error::Unsupported(
-                "the test ended before there was anything to measure".into(),
-            )),
-        }
+        latency(recorder, parts).map(Self::Latency)
     }
+
+    /// Returns the half round trips of a test that has run, and the messages beside it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] for too few samples, or where no message was sent beside them.
+    pub fn beside(recorder: &Recorder, bulk: Bulk) -> Result<Self> {
+        let latency = latency(recorder, 2)?;
+        if bulk.bandwidth.iterations == 0 {
+            return Err(Error::Unsupported(
+                "the test ended before a message of --beside was complete: a larger -n is needed"
+                    .into(),
+            ));
+        }
+        Ok(Self::Beside(latency, bulk))
+    }
+}
+
+fn latency(recorder: &Recorder, parts: u32) -> Result<Latency> {
+    let latency = recorder.latency(parts);
+    latency.ok_or_else(|| {
+        Error::Unsupported("the test ended before there was anything to measure".into())
+    })
 }
 
 /// A connection through one layer, over which tests run.
@@ -140,7 +160,7 @@ fn measure(
                 control.finish(Some(own.clone()))?;
                 Measured::Bandwidth(own)
             }
-            latency @ Measured::Latency(_) => {
+            latency @ (Measured::Latency(_) | Measured::Beside(..)) => {
                 control.finish(None)?;
                 latency
             }
@@ -163,6 +183,13 @@ fn print(
         Measured::Nothing => Ok(()),
         Measured::Bandwidth(bandwidth) => {
             writeln!(out, "{}", columns::bandwidth(bandwidth, size, style.units))
+        }
+        Measured::Beside(latency, bulk) => {
+            let latency = Measured::Latency(latency.clone());
+            print(&latency, size, style, out)?;
+            let heading = columns::heading(Metric::Bandwidth, false, style.units);
+            let line = columns::bandwidth(&bulk.bandwidth, bulk.size, style.units);
+            writeln!(out, " Beside these messages:\n{heading}\n{line}")
         }
         Measured::Latency(latency) => {
             let heading = columns::heading(Metric::Latency, false, style.units);
@@ -219,6 +246,9 @@ pub fn supported(plan: &Plan, settings: &Settings) -> Result<()> {
         }
     } else if settings.completion.is_some() || settings.threads != 1 {
         return refuse("--completion and --threads go with --layer async and rpc");
+    }
+    if settings.events && plan.beside.is_some() {
+        return refuse("-e and --beside do not go together: both queue pairs are polled");
     }
     if settings.events && plan.test.verb == Verb::Write && !plan.immediate {
         return refuse(

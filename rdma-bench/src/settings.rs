@@ -125,6 +125,12 @@ impl Settings {
         self.rx_depth.clamp(1, messages.max(1))
     }
 
+    /// Returns the numbers of requests and of receives of the queue pair beside a latency test: those of
+    /// a bandwidth test that is not over before.
+    pub fn beside_depths(&self) -> (usize, usize) {
+        (self.tx_depth.max(1), self.rx_depth.max(1))
+    }
+
     /// One in how many requests of a queue pair is signaled. A queue pair with room for less than a
     /// list has a signaled request among those that are outstanding.
     pub fn moderation(&self, plan: &Plan) -> usize {

@@ -166,6 +166,15 @@ impl Bandwidth {
     }
 }
 
+/// The messages that were sent beside a latency test.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bulk {
+    /// The size of a message in bytes.
+    pub size: usize,
+    /// Their bandwidth.
+    pub bandwidth: Bandwidth,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -213,6 +213,37 @@ fn send_latency() {
 }
 
 #[test]
+fn send_latency_beside_other_messages() {
+    // On an emulated kernel each sample waits for all outstanding messages: 46 ms for 128 of 64 KiB.
+    for (options, size) in [("", 4096.0), ("-t 4 -r 8 --memory malloc", 65536.0)] {
+        let words = format!("send_lat -s 8 -n 100 --beside {size} {options}");
+        let [server, client] = both(&words).map(|printed| {
+            assert!(printed.contains(" Number of qps   : 2\t"), "{printed}");
+            let line = format!(" Beside          : {size}[B]\n");
+            assert!(printed.contains(&line), "{printed}");
+            let lines = figures(&printed);
+            let [latency, beside] = &*lines else {
+                panic!("{printed}");
+            };
+            assert_eq!(latency[..2], [8.0, 100.0], "{printed}");
+            assert!(latency[2..].iter().all(|time| *time >= 0.0), "{printed}");
+            let [bytes, count, peak, average, _] = beside[..] else {
+                panic!("{printed}");
+            };
+            assert_eq!((bytes, peak), (size, 0.0), "{printed}");
+            assert!(count > 0.0 && average > 0.0, "{printed}");
+            count
+        });
+        // The client does not count what was outstanding at the last answer.
+        assert!(server >= client, "{words}: {client} of {server} messages");
+    }
+    let [_, client] = both("send_lat -s 8 --beside 64K -t 4 -r 8 -D 1");
+    let lines = figures(&client);
+    assert_eq!(lines.len(), 2, "{client}");
+    assert!(lines.iter().all(|line| line[1] > 0.0), "{client}");
+}
+
+#[test]
 fn write_latency() {
     latency("write_lat -s 8", 8.0, true);
     latency("write_lat -s 64K", 65536.0, true);
@@ -473,12 +504,23 @@ fn samples_and_json() {
     let path = env::temp_dir().join(format!("rdma-bench-test-{}.json", std::process::id()));
     let name = path.to_str().unwrap();
     let json = ["--out_json", "--out_json_file", name];
+    let document = || -> serde_json::Value {
+        let document = fs::read_to_string(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        serde_json::from_str(&document).unwrap()
+    };
+    both_with("send_lat -s 8 -n 100 --beside 64K -t 4 -r 8", &json);
+    let beside = document();
+    assert_eq!(beside["test_info"]["Beside"], 65536);
+    let results = &beside["results"];
+    assert!(results["percentile_99"].as_f64().unwrap() > 0.0);
+    assert_eq!(results["beside"]["MsgSize"], 65536);
+    assert!(results["beside"]["MsgRate"].as_f64().unwrap() > 0.0);
+
     let [_, client] = both_with("read_lat -s 8 -n 20 -U", &json);
     assert!(client.contains("#, usec\n1, "), "{client}");
     assert!(client.contains("\n19, "), "{client}");
-    let document = fs::read_to_string(&path).unwrap();
-    fs::remove_file(&path).unwrap();
-    let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+    let document = document();
     assert_eq!(document["test_info"]["test"], "RDMA_Read_Latency_Test");
     assert_eq!(document["test_info"]["memory"], "device");
     let results = &document["results"];
@@ -516,6 +558,7 @@ fn survivor(test: &str, server_dies: bool) -> String {
 fn a_peer_that_dies_ends_the_other() {
     let tests = [
         "send_lat",
+        "send_lat --beside 64K",
         "write_lat",
         "send_bw",
         "write_bw",

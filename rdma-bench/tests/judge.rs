@@ -52,6 +52,22 @@ const ITERATIONS: Row = Row {
     goal: Goal::Value(Bound::AtMost(200_000.0)),
 };
 
+const BESIDE: Row = Row {
+    id: "T4",
+    what: "send 64 KiB beside send_lat 8 B / send_bw",
+    unit: Unit::Bytes(65536),
+    figure: Part::of(Source::Ours(
+        Layer::Core,
+        Run::new(Verb::Send, Metric::Latency, 8).with(&["--beside", "65536"]),
+    ))
+    .at(Statistic::Beside),
+    yardstick: &[Part::of(Source::Ours(
+        Layer::Core,
+        Run::new(Verb::Send, Metric::Bandwidth, 65536),
+    ))],
+    goal: Goal::Ratio(Bound::AtLeast(0.5)),
+};
+
 fn measured(row: &Row) -> Judged {
     let context = Context::open_default().expect("a device");
     let network = Network::of(&context).expect("a port");
@@ -92,6 +108,18 @@ fn calls_are_judged_by_a_ratio_of_their_percentiles() {
     assert_eq!(tail.as_f64(), Some(pair.figure));
     let median = &pair.documents[1]["results"]["t_typical"];
     assert_eq!(median.as_f64(), pair.yardstick);
+}
+
+#[test]
+fn rates_beside_a_latency_are_held_against_rates() {
+    let judged = measured(&BESIDE);
+    let [pair] = &*judged.pairs else { panic!() };
+    let rate = |document: usize, pointer| {
+        let millions = pair.documents[document].pointer(pointer);
+        millions.and_then(|rate| rate.as_f64()).expect("a rate") * 1e6
+    };
+    assert_eq!(rate(0, "/results/beside/MsgRate"), pair.figure);
+    assert_eq!(Some(rate(1, "/results/MsgRate")), pair.yardstick);
 }
 
 #[test]

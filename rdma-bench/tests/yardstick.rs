@@ -42,6 +42,8 @@ fn rates_are_each_second() {
 fn times_are_in_microseconds() {
     for words in [
         "cache-line",
+        "memcpy -s 65536 --latency",
+        "memcpy -s 8 --latency",
         "vm-write -s 8 --latency",
         "udp-ping -s 8",
         "eventfd",

@@ -5,6 +5,7 @@ use rdma_core::{
     QueuePair, QueuePairMap, RemoteMemory, SharedReceiveQueue,
 };
 
+use super::beside::{self, Beside};
 use super::completions::Completions;
 use super::peer::Peer;
 use super::{atomic, memory, read, send, write};
@@ -28,6 +29,8 @@ pub struct Connection {
     pub(super) exposed: Vec<ExposedMemory>,
     /// The other ends; a latency test uses the first queue pair of the first.
     pub(super) peers: Vec<Peer>,
+    /// The queue pair beside that of a latency test, if there is one.
+    beside: Option<Beside>,
     /// The control connections with all servers but the first.
     further: Vec<Control>,
     /// The number of requests that each queue pair has outstanding.
@@ -73,7 +76,9 @@ impl Connection {
             false => 1,
         };
         let inline = settings.inline_size(plan.test, attributes.as_raw().vendor_id);
-        let sends = Completions::new(&context, depth * queue_pairs, settings.events)?;
+        let (requests_beside, receives_beside) = Beside::depths(role, plan, settings);
+        let send_entries = depth * queue_pairs + requests_beside;
+        let sends = Completions::new(&context, send_entries, settings.events)?;
         let shared_receives = match plan.shared_receives && plan.receives_at(role) {
             true => Some(shared_receive_queue(&domain, receive_depth)?),
             false => None,
@@ -83,7 +88,8 @@ impl Connection {
         } else {
             queue_pairs
         };
-        let receives = Completions::new(&context, receive_depth * receive_queues, settings.events)?;
+        let receive_entries = receive_depth * receive_queues + receives_beside;
+        let receives = Completions::new(&context, receive_entries, settings.events)?;
         let outstanding = settings.outstanding_reads.unwrap_or(u8::MAX);
         let mut builder = domain
             .queue_pair()
@@ -107,10 +113,11 @@ impl Connection {
             Some(access) => memory::expose(&domain, plan, access)?,
         };
         let mut peers = Vec::new();
-        for control in std::iter::once(control).chain(&mut further) {
+        for control in std::iter::once(&mut *control).chain(&mut further) {
             let peer = Peer::connect(&builder, &exposed, (plan, settings), control)?;
             peers.push(peer);
         }
+        let beside = Beside::connect(role, &builder, (plan, settings), control)?;
         let first = &peers[0];
         let inline = first.queue_pairs[0].inline_limit().min(inline as usize);
         let facts = Facts {
@@ -130,6 +137,7 @@ impl Connection {
             receives,
             exposed,
             peers,
+            beside,
             further,
             depth,
             receive_depth,
@@ -224,6 +232,9 @@ impl Connection {
     }
 
     fn run(&self, size: usize, control: &mut Control) -> Result<Measured> {
+        if let Some(beside) = &self.beside {
+            return beside::latency(self, beside, size, control);
+        }
         let test = self.plan.test;
         match (test.metric, test.verb, self.role) {
             (Metric::Latency, Verb::Send, _) => send::latency(self, size, control),

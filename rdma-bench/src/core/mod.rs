@@ -1,6 +1,7 @@
 //! rdma-core under test: requests posted and completion queues polled by this thread.
 
 mod atomic;
+mod beside;
 mod completions;
 mod connection;
 mod memory;

@@ -91,6 +91,7 @@ impl Part {
     pub fn quantity(&self) -> Quantity {
         match self.statistic {
             Statistic::Counter(_) => Quantity::Count,
+            Statistic::Beside => Quantity::Rate,
             _ => self.source.quantity(),
         }
     }
@@ -194,6 +195,17 @@ mod tests {
         assert_eq!(words(Unit::Messages, rate), "at least 2000 kmsg/s");
         let count = Goal::Value(Bound::AtMost(4.0));
         assert_eq!(words(Unit::Count, count), "at most 4");
+    }
+
+    #[test]
+    fn rates_beside_a_latency_are_rates() {
+        let part = row("G17a").figure.at(Statistic::Typical);
+        assert_eq!(part.quantity(), Quantity::Time);
+        assert_eq!(part.at(Statistic::Beside).quantity(), Quantity::Rate);
+        assert_eq!(
+            row("G17b").figure.to_string(),
+            "rdma-bench send_lat -s 8 --beside 1048576: rate beside"
+        );
     }
 
     #[test]

@@ -116,6 +116,11 @@ impl Run {
         self.verb == Verb::Echo
     }
 
+    /// Returns whether other messages are sent beside a latency test, which rdma-core alone has.
+    pub(super) fn has_messages_beside(self) -> bool {
+        self.words.contains(&"--beside")
+    }
+
     /// Returns what the test measures.
     pub(super) const fn quantity(self) -> Quantity {
         match self.metric {

@@ -60,6 +60,9 @@ impl Source {
                     matches!(self, Self::Ours(..) | Self::Perftest(_) | Self::Ucx { .. });
                 has_percentiles && self.quantity() == Quantity::Time
             }
+            Statistic::Beside => {
+                matches!(self, Self::Ours(Layer::Core, run) if run.has_messages_beside())
+            }
             // The others write no document.
             Statistic::Counter(_) => matches!(self, Self::Ours(..) | Self::Yardstick(_)),
         }
@@ -245,6 +248,10 @@ mod tests {
         let perftest = Source::Perftest(run(Metric::Latency));
         assert!(perftest.has(Statistic::P99_9) && !perftest.has(counter));
         assert!(!Source::Perftest(run(Metric::Bandwidth)).has(Statistic::P99));
+        let alone = run(Metric::Latency);
+        assert!(!Source::Ours(Layer::Core, alone).has(Statistic::Beside));
+        let beside = Source::Ours(Layer::Core, alone.with(&["--beside", "64K"]));
+        assert!(beside.has(Statistic::Beside) && beside.has(Statistic::P99));
         let yardstick = Source::Yardstick(&["eventfd"]);
         assert!(!yardstick.has(Statistic::P99) && yardstick.has(Statistic::Counter("/count")));
         assert!(!Source::CacheLine.has(counter));

@@ -14,33 +14,38 @@ pub enum Statistic {
     P99,
     /// The 99.9th percentile of a latency.
     P99_9,
+    /// The average rate of the messages that are sent beside a latency test.
+    Beside,
     /// A number of the JSON document that the program writes, at this JSON pointer
     /// (`/results/n_iterations`).
     Counter(&'static str),
 }
 
 impl Statistic {
-    /// Returns the rank of the percentile that this number is of a latency; `None` for a counter.
+    /// Returns the rank of the percentile that this number is of a latency; `None` for a rate or a counter.
     pub(super) fn rank(self) -> Option<&'static str> {
         match self {
             Self::Typical => Some("50.0"),
             Self::P99 => Some("99.0"),
             Self::P99_9 => Some("99.9"),
-            Self::Counter(_) => None,
+            Self::Beside | Self::Counter(_) => None,
         }
     }
 
-    /// Returns the number out of a document: the typical one out of `yardstick`'s, the percentiles
-    /// out of `rdma-bench`'s, a counter out of either.
+    /// Returns the number out of a document: the typical one out of `yardstick`'s, the percentiles and
+    /// the rate beside them out of `rdma-bench`'s, a counter out of either.
     pub(crate) fn in_document(self, document: &Value) -> Option<f64> {
         let results = &document["results"];
         let number = match self {
             Self::Typical => &document["figure"],
             Self::P99 => &results["percentile_99"],
             Self::P99_9 => &results["percentile_99.9"],
+            Self::Beside => &results["beside"]["MsgRate"],
             Self::Counter(pointer) => document.pointer(pointer)?,
         };
-        self.accepted(number.as_f64()?)
+        // The document has millions of messages each second.
+        let factor = if self == Self::Beside { 1e6 } else { 1.0 };
+        self.accepted(number.as_f64()? * factor)
     }
 
     /// Returns the number out of perftest's columns of a latency.
@@ -49,7 +54,7 @@ impl Statistic {
             Self::Typical => 4,
             Self::P99 => 7,
             Self::P99_9 => 8,
-            Self::Counter(_) => return None,
+            Self::Beside | Self::Counter(_) => return None,
         };
         self.accepted(*columns.get(column)?)
     }
@@ -70,6 +75,7 @@ impl fmt::Display for Statistic {
             Self::Typical => "typical",
             Self::P99 => "p99",
             Self::P99_9 => "p99.9",
+            Self::Beside => "rate beside",
             Self::Counter(pointer) => pointer,
         })
     }
@@ -86,11 +92,17 @@ mod tests {
     #[test]
     fn percentiles_and_counters_are_read_from_documents() {
         let document = json!({
-            "results": {"t_typical": 1.0, "percentile_99": 2.0, "percentile_99.9": 3.0},
+            "results": {
+                "t_typical": 1.0,
+                "percentile_99": 2.0,
+                "percentile_99.9": 3.0,
+                "beside": {"MsgRate": 0.5},
+            },
             "counters": {"allocations": 0, "name": "none"},
         });
         assert_eq!(Statistic::P99.in_document(&document), Some(2.0));
         assert_eq!(Statistic::P99_9.in_document(&document), Some(3.0));
+        assert_eq!(Statistic::Beside.in_document(&document), Some(500_000.0));
         assert_eq!(ALLOCATIONS.in_document(&document), Some(0.0));
         for absent in ["/counters/calls", "/counters/name", "counters"] {
             assert_eq!(Statistic::Counter(absent).in_document(&document), None);
@@ -105,6 +117,7 @@ mod tests {
         assert_eq!(Statistic::P99.in_columns(&columns), Some(159.45));
         assert_eq!(Statistic::P99_9.in_columns(&columns), Some(247.2));
         assert_eq!(Statistic::P99.in_columns(&columns[..5]), None);
+        assert_eq!(Statistic::Beside.in_columns(&columns), None);
         assert_eq!(ALLOCATIONS.in_columns(&columns), None);
     }
 

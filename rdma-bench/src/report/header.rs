@@ -59,6 +59,8 @@ pub struct Header {
     pub queue_pairs: usize,
     /// `true` if receives are taken from a shared receive queue.
     pub shared_receives: bool,
+    /// The size in bytes of the messages on a second queue pair beside a latency test, if there are any.
+    pub beside: Option<usize>,
     /// The queue depths that this end uses.
     pub depths: Vec<(&'static str, usize)>,
     /// What the layer tells.
@@ -77,6 +79,13 @@ impl Header {
             }
             Role::Server => {}
         }
+        if plan.beside.is_some() {
+            let (requests, receives) = settings.beside_depths();
+            depths.push(match role {
+                Role::Client => ("TX depth beside", requests),
+                Role::Server => ("RX depth beside", receives),
+            });
+        }
         if test.metric == Metric::Bandwidth && plan.layer == Layer::Core {
             depths.push(("CQ Moderation", settings.moderation(plan)));
         }
@@ -85,8 +94,9 @@ impl Header {
             title: plan.title(),
             layer: plan.layer.to_string(),
             memory: plan.memory.to_string(),
-            queue_pairs: plan.queue_pairs,
+            queue_pairs: plan.queue_pairs + usize::from(plan.beside.is_some()),
             shared_receives: plan.shared_receives,
+            beside: plan.beside,
             depths,
             facts: facts.clone(),
         }
@@ -121,6 +131,9 @@ impl fmt::Display for Header {
         writeln!(f, " Connection type : RC\t\tUsing SRQ      : {shared}")?;
         writeln!(f, " Layer           : {}", self.layer)?;
         writeln!(f, " Memory          : {}", self.memory)?;
+        if let Some(size) = self.beside {
+            writeln!(f, " Beside          : {size}[B]")?;
+        }
         for (name, depth) in &self.depths {
             writeln!(f, " {name:<16}: {depth}")?;
         }

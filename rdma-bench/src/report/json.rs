@@ -27,6 +27,13 @@ pub fn row(measured: &Measured, size: usize, units: Units) -> Option<Value> {
                 "MsgRate": bandwidth.average / 1e6,
             }))
         }
+        Measured::Beside(latency, bulk) => {
+            let latency = Measured::Latency(latency.clone());
+            let bandwidth = Measured::Bandwidth(bulk.bandwidth.clone());
+            let mut whole = row(&latency, size, units)?;
+            whole["beside"] = row(&bandwidth, bulk.size, units)?;
+            Some(whole)
+        }
         Measured::Latency(latency) => {
             let mut row = json!({
                 "MsgSize": size,
@@ -65,6 +72,9 @@ pub fn document(header: &Header, machine: &Machine, mut rows: Vec<Value>, units:
     tell("Transport_type", "IB".into());
     tell("Connection_type", "RC".into());
     tell("Using_SRQ", header.using_srq().into());
+    if let Some(size) = header.beside {
+        tell("Beside", size.into());
+    }
     for (name, depth) in &header.depths {
         tell(&name.replace(' ', "_"), (*depth).into());
     }
@@ -103,7 +113,47 @@ mod tests {
     use super::super::header::tests::header;
     use super::*;
     use crate::session::Role;
+    use crate::statistics::{Bulk, Latency};
     use crate::test::{Metric, Verb};
+
+    #[test]
+    fn messages_beside_have_keys_of_their_own() {
+        let latency = Latency {
+            iterations: 20,
+            min: 1.0,
+            max: 4.0,
+            typical: 2.0,
+            average: 2.0,
+            deviation: 0.5,
+            percentile_99: 3.0,
+            percentile_99_9: 4.0,
+            samples: vec![2.0; 19],
+            duration: None,
+        };
+        let bandwidth = Bandwidth {
+            iterations: 7,
+            average: 5000.0,
+            peak: 0.0,
+        };
+        let bulk = Bulk {
+            size: 1 << 20,
+            bandwidth,
+        };
+        let row = row(&Measured::Beside(latency, bulk), 8, Units::Mebibytes).unwrap();
+        assert_eq!(
+            (&row["MsgSize"], &row["percentile_99"]),
+            (&json!(8), &json!(3.0))
+        );
+        let beside = &row["beside"];
+        assert_eq!(
+            (&beside["MsgSize"], &beside["n_iterations"]),
+            (&json!(1 << 20), &json!(7))
+        );
+        assert_eq!(
+            (&beside["BW_average"], &beside["MsgRate"]),
+            (&json!(5000.0), &json!(0.005))
+        );
+    }
 
     #[test]
     fn keys_are_perftests_and_the_text_is_json() {

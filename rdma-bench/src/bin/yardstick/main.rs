@@ -41,11 +41,14 @@ struct CommandLine {
 
 #[derive(Debug, Clone, Subcommand)]
 enum What {
-    /// Copies from private memory into a memfd, each second.
+    /// Copies from private memory into a memfd: each second, or the time of one.
     Memcpy {
         /// The bytes of a copy.
         #[arg(short = 's', long)]
         size: usize,
+        /// The time of one.
+        #[arg(long)]
+        latency: bool,
     },
     /// Writes to another process's memory by `process_vm_writev`: each second, or the time of one.
     VmWrite {
@@ -122,7 +125,7 @@ fn run(what: What, time: Duration) -> anyhow::Result<()> {
     }
     place::pin(place::Side::Near)?;
     let measured = match what {
-        What::Memcpy { size } => copy::measure(positive(size)?, time)?,
+        What::Memcpy { size, latency } => copy::measure(positive(size)?, latency, time)?,
         What::VmWrite { size, latency } => remote_copy::measure(positive(size)?, latency, time)?,
         What::CacheLine => cache_line::measure(time)?,
         What::UdpPing { size } => udp::ping(positive(size)?, time)?,

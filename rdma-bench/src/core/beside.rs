@@ -1,0 +1,331 @@
+//! A latency test beside messages of another size: one thread, two queue pairs, and the completion
+//! queues of both.
+
+use std::time::Instant;
+
+use rdma_core::{
+    AccessFlags, Buffer, ExposedMemory, FrozenBuffer, QueuePair, QueuePairBuilder, ReceiveQueue,
+    SendQueue, SendRequest, WorkCompletion,
+};
+
+use super::Connection;
+use super::completions::Completions;
+use super::connection::entries;
+use super::peer::Peer;
+use super::receives::Receives;
+use super::send::foreign;
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::plan::Plan;
+use crate::recorder::Recorder;
+use crate::session::{Measured, Role};
+use crate::settings::Settings;
+use crate::statistics::{Bandwidth, Bulk};
+
+/// The queue pair of the messages beside a latency test.
+#[derive(Debug)]
+pub(super) struct Beside {
+    queue_pair: QueuePair,
+    /// The size of a message in bytes.
+    size: usize,
+    /// The number of requests that the client has outstanding, or of receives at the server.
+    depth: usize,
+}
+
+impl Beside {
+    /// Returns the numbers of requests and of receives that this end posts on the queue pair; none where
+    /// the plan has nothing beside the test.
+    pub(super) fn depths(role: Role, plan: &Plan, settings: &Settings) -> (usize, usize) {
+        let (requests, receives) = settings.beside_depths();
+        match (plan.beside, role) {
+            (None, _) => (0, 0),
+            (Some(_), Role::Client) => (requests, 0),
+            (Some(_), Role::Server) => (0, receives),
+        }
+    }
+
+    /// Makes the queue pair, if the plan has one, and connects it. `builder` has the options of the queue
+    /// pair of the latency test.
+    pub(super) fn connect(
+        role: Role,
+        builder: &QueuePairBuilder,
+        (plan, settings): (&Plan, &Settings),
+        control: &mut Control,
+    ) -> Result<Option<Self>> {
+        let Some(size) = plan.beside else {
+            return Ok(None);
+        };
+        let (requests, receives) = Self::depths(role, plan, settings);
+        let builder = builder
+            .clone()
+            .send_requests(entries(requests.max(1))?)
+            .receive_requests(entries(receives.max(1))?);
+        let peer = Peer::connect(&builder, &[], (plan, settings), control)?;
+        let queue_pair = peer.queue_pairs.into_iter().next();
+        let queue_pair = queue_pair
+            .ok_or_else(|| Error::Protocol("no queue pair beside the first was made".into()))?;
+        Ok(Some(Self {
+            queue_pair,
+            size,
+            depth: requests.max(receives),
+        }))
+    }
+}
+
+/// Measures the exchange of messages of `size` bytes while the client keeps its requests beside them
+/// outstanding, and the server their receives.
+pub(super) fn latency(
+    connection: &Connection,
+    beside: &Beside,
+    size: usize,
+    control: &mut Control,
+) -> Result<Measured> {
+    let exchange = Exchange::new(connection, size)?;
+    match connection.role {
+        Role::Client => ask(connection, beside, exchange, control),
+        Role::Server => answer(connection, beside, exchange, control),
+    }
+}
+
+/// Sends both kinds of messages. The bandwidth is that of the messages that completed before the last
+/// answer; those that are outstanding then have nothing beside them.
+fn ask(
+    connection: &Connection,
+    beside: &Beside,
+    mut exchange: Exchange,
+    control: &mut Control,
+) -> Result<Measured> {
+    let mut stream = Stream::new(connection, beside)?;
+    let mut room = [WorkCompletion::default(); Completions::BATCH];
+    control.barrier()?;
+    let mut watch = control.watch(false)?;
+    let begun = Instant::now();
+    stream.fill()?;
+    while exchange.has_more() || !exchange.is_due() {
+        if exchange.is_due() {
+            exchange.post()?;
+        }
+        // The messages beside may be many, and keep no wait for the others from ending.
+        let mut progress = false;
+        let count = connection.sends.poll(&mut room)?;
+        for completion in &room[..count] {
+            if stream.has(completion) {
+                stream.complete(completion);
+            } else {
+                exchange.sent(completion)?;
+                progress = true;
+            }
+        }
+        stream.fill()?;
+        let count = connection.receives.poll(&mut room)?;
+        for completion in &room[..count] {
+            exchange.received(completion)?;
+            progress = true;
+        }
+        if progress {
+            watch.busy();
+        } else {
+            watch.idle()?;
+        }
+    }
+    let bandwidth = Bandwidth::over(stream.completed, begun.elapsed());
+    while stream.queue.in_flight() > 0 {
+        let count = connection.sends.wait(&mut room, &mut watch)?;
+        for completion in &room[..count] {
+            stream.complete(completion);
+        }
+    }
+    let size = beside.size;
+    Measured::beside(&exchange.recorder, Bulk { size, bandwidth })
+}
+
+/// Answers the messages of the test and takes the others until the client is done. The bandwidth is
+/// over the time from the first of the others to the last.
+fn answer(
+    connection: &Connection,
+    beside: &Beside,
+    mut exchange: Exchange,
+    control: &mut Control,
+) -> Result<Measured> {
+    let mut sink = Sink::new(connection, beside)?;
+    let mut room = [WorkCompletion::default(); Completions::BATCH];
+    let mut first = None;
+    let mut last = Instant::now();
+    control.barrier()?;
+    let mut watch = control.watch(true)?;
+    let mut ended = false;
+    loop {
+        let sent = connection.sends.poll(&mut room)?;
+        for completion in &room[..sent] {
+            exchange.sent(completion)?;
+        }
+        let received = connection.receives.poll(&mut room)?;
+        for completion in &room[..received] {
+            if sink.has(completion) {
+                sink.turn(completion)?;
+                last = Instant::now();
+                first.get_or_insert(last);
+            } else {
+                exchange.received(completion)?;
+            }
+        }
+        if exchange.is_due() && exchange.has_more() {
+            exchange.post()?;
+        }
+        if sent + received > 0 {
+            watch.busy();
+        } else if ended {
+            // Nothing came since the client was done.
+            break;
+        } else {
+            ended = watch.idle()?;
+        }
+    }
+    let bandwidth = Bandwidth::over(sink.received, last - first.unwrap_or(last));
+    let size = beside.size;
+    Measured::beside(&exchange.recorder, Bulk { size, bandwidth })
+}
+
+/// One end of a message and its echo, over and over.
+struct Exchange {
+    sends: SendQueue<Buffer>,
+    receives: Receives,
+    /// The memory of the message, unless it is being sent.
+    message: Option<Buffer>,
+    /// `true` if the next message is this end's.
+    turn: bool,
+    inline: bool,
+    /// `true` if the other end knows how many messages there are.
+    endless: bool,
+    recorder: Recorder,
+}
+
+impl Exchange {
+    fn new(connection: &Connection, size: usize) -> Result<Self> {
+        Ok(Self {
+            sends: connection.queue_pair().send_queue(),
+            receives: Receives::post(connection, size)?,
+            message: Some(connection.message(size)?),
+            turn: connection.role == Role::Client,
+            inline: size <= connection.inline,
+            endless: connection.ends_with_peer(),
+            recorder: Recorder::new(connection.plan.length),
+        })
+    }
+
+    /// Returns whether a message can be posted: it is this end's turn, and its last one was sent.
+    #[inline]
+    fn is_due(&self) -> bool {
+        self.turn && self.message.is_some()
+    }
+
+    /// Returns whether another message belongs to the test.
+    #[inline]
+    fn has_more(&self) -> bool {
+        self.endless || self.recorder.more()
+    }
+
+    #[inline]
+    fn post(&mut self) -> Result<()> {
+        let message = self.message.take().ok_or_else(foreign)?;
+        self.turn = false;
+        self.recorder.stamp();
+        let request = SendRequest::send(message);
+        let request = if self.inline {
+            request.inline()
+        } else {
+            request
+        };
+        let posted = self.sends.post(request);
+        posted.map_err(rdma_core::Error::from)?;
+        Ok(())
+    }
+
+    #[inline]
+    fn sent(&mut self, completion: &WorkCompletion) -> Result<()> {
+        let message = self.sends.complete(completion).next();
+        self.message = Some(message.ok_or_else(foreign)?);
+        Ok(())
+    }
+
+    #[inline]
+    fn received(&mut self, completion: &WorkCompletion) -> Result<()> {
+        self.turn = true;
+        self.receives.turn(completion)
+    }
+}
+
+/// The sending end of the messages beside the test, each of them signaled.
+struct Stream {
+    queue: SendQueue<FrozenBuffer>,
+    message: FrozenBuffer,
+    depth: usize,
+    completed: usize,
+}
+
+impl Stream {
+    fn new(connection: &Connection, beside: &Beside) -> Result<Self> {
+        Ok(Self {
+            queue: beside.queue_pair.send_queue(),
+            message: connection.message(beside.size)?.freeze(),
+            depth: beside.depth,
+            completed: 0,
+        })
+    }
+
+    #[inline]
+    fn has(&self, completion: &WorkCompletion) -> bool {
+        completion.queue_pair() == self.queue.queue_pair()
+    }
+
+    /// Posts requests until as many are outstanding as can be.
+    #[inline]
+    fn fill(&mut self) -> Result<()> {
+        while self.queue.in_flight() < self.depth {
+            let request = SendRequest::send(self.message.clone());
+            let posted = self.queue.post(request);
+            posted.map_err(rdma_core::Error::from)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn complete(&mut self, completion: &WorkCompletion) {
+        self.completed += self.queue.complete(completion).count();
+    }
+}
+
+/// The receiving end of the messages beside the test.
+struct Sink {
+    queue: ReceiveQueue<ExposedMemory>,
+    received: usize,
+}
+
+impl Sink {
+    /// Posts the first receives, all into the same memory.
+    fn new(connection: &Connection, beside: &Beside) -> Result<Self> {
+        let mut queue = beside.queue_pair.receive_queue();
+        let memory = connection.message(beside.size)?;
+        let memory = memory.expose(AccessFlags::LOCAL_WRITE)?;
+        for _ in 0..beside.depth {
+            let posted = queue.post(memory.clone());
+            posted.map_err(rdma_core::Error::from)?;
+        }
+        Ok(Self { queue, received: 0 })
+    }
+
+    #[inline]
+    fn has(&self, completion: &WorkCompletion) -> bool {
+        completion.queue_pair() == self.queue.queue_pair()
+    }
+
+    /// Takes a completed receive's memory, and posts it again.
+    #[inline]
+    fn turn(&mut self, completion: &WorkCompletion) -> Result<()> {
+        let memory = self.queue.complete(completion).ok_or_else(foreign)?;
+        let posted = self.queue.post(memory);
+        posted.map_err(rdma_core::Error::from)?;
+        self.received += 1;
+        Ok(())
+    }
+}

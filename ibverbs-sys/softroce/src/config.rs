@@ -29,16 +29,17 @@ use std::time::Duration;
 
 use ibverbs_sys::ibv_event_type;
 
-use crate::fault::{Failure, NetworkFaults};
-use crate::path::Way;
+use crate::fault::{Failure, Faults, NetworkFaults};
 use crate::per_process::PerProcess;
 use crate::proto::Mtu;
 
 mod parse;
+mod way;
 
 use parse::{
     addresses, bytes, duration, events, failures, links, mtu, number, part, port, segmentation,
 };
+pub use way::Way;
 
 /// A change that comes by itself, some time after the device was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +129,11 @@ impl Config {
             })
         });
         CONFIG.get().as_ref()
+    }
+
+    /// Makes the faults that are configured.
+    pub(crate) fn faults(&self) -> Faults {
+        Faults::new(self.network, self.failures.clone())
     }
 
     /// Reads the configuration from an environment.

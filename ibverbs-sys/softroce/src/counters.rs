@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
 //! The device's counters, under the names that the kernel and its drivers give them
-//! (`/sys/class/infiniband/DEVICE/ports/1/{counters,hw_counters}`).
+//! (`/sys/class/infiniband/DEVICE/ports/1/{counters,hw_counters}`), and counters of the paths that messages take.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,8 +10,38 @@ use parking_lot::Mutex;
 
 use crate::per_process::PerProcess;
 use crate::proto::Counter;
+use crate::transfer::Volume;
 
 /// Returns the counters of the process's device, all zero before it is opened.
+///
+/// Beside the kernel's counters there are messages, bytes and copies of each path to peers on the same host:
+///
+/// | path | counters |
+/// |---|---|
+/// | to a queue pair of this process | `direct_{messages,bytes,copies}` |
+/// | read, write or atomic in the memory of another process | `shared_messages`, `one_sided_{bytes,copies}` |
+/// | bytes in a slot of the ring | `slot_{xmit,rcv}_{messages,bytes}` |
+/// | addresses of the bytes in a slot of the ring, for the receiver to copy | `descriptor_{xmit,rcv}_{messages,bytes}`, `descriptor_rcv_copies` |
+/// | write with immediate data whose bytes the sender writes to the memory of the peer | `written_{xmit,rcv}_{messages,bytes}`, `written_xmit_copies` |
+/// | packets through the ring | `ring_{xmit,rcv}_{messages,bytes}` |
+///
+/// - `xmit` counts messages of this process's send queues, and `rcv` messages that peers have sent to it. A direct message, of
+///   which the process has both ends, is counted once. A process in whose memory a peer reads, writes or does atomics
+///   does nothing for that, and counts nothing.
+/// - A message is counted with its last part or packet. What is sent again counts once more as sent. Of packets, all that arrive
+///   are counted; of the other paths, the parts that are taken.
+/// - Bytes are those of messages, without headers. A read counts the bytes that it returns, an atomic the eight bytes of its
+///   result. In packets, the request of a read is a message of the requester without bytes, and the response has bytes and is
+///   no message.
+/// - A count of copies is one copy, by this process, of all bytes of a part of a message. A part has at most 64 KiB of a direct
+///   message, 64 KiB of one that the receiver copies from memory of the device, 256 KiB if it copies from other memory, and 1 MiB of
+///   other messages. So a send of at most 64 KiB by a descriptor
+///   counts one copy in both processes together. A part without bytes has none. A direct datagram has two, into a packet and out
+///   of it, or one if its bytes are inline; a datagram that the receiver drops counts alike. Copies that fail are not counted, nor
+///   are the copies of inline bytes into a request. A copy by way of a small buffer, as from or to memory on demand, is one copy.
+/// - Paths without a counter of copies have a constant number of them: a slot one by each side, into the ring and out of it; packets
+///   two by each side, into a packet and into the ring, and out of the ring and out of the packet; a descriptor none by the
+///   sender; a write by the sender none by the receiver.
 pub fn counters() -> &'static Counters {
     Counters::of_process()
 }
@@ -24,7 +54,7 @@ pub(crate) fn forget() {
 }
 
 /// The counters of a device. They only grow, and wrap at 2^64.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters {
     values: Values,
     /// Counts of owners that count often, which are added to `values` for a total; by address, so that one can be
@@ -34,11 +64,68 @@ pub struct Counters {
 
 type Values = [AtomicU64; Counter::COUNT];
 
+/// Returns counters at zero. An array of this length has no default.
+fn zeros() -> Values {
+    [const { AtomicU64::new(0) }; Counter::COUNT]
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            values: zeros(),
+            tallies: Mutex::default(),
+        }
+    }
+}
+
 /// Counters to which a single owner adds: this needs no atomic read-modify-write instruction.
 #[derive(Debug)]
 pub struct Tally {
     counters: Arc<Counters>,
     values: Arc<Values>,
+}
+
+/// Path and direction whose messages are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Direct,
+    OneSided,
+    SlotSent,
+    SlotReceived,
+    DescriptorSent,
+    DescriptorReceived,
+    WrittenSent,
+    WrittenReceived,
+    RingSent,
+    RingReceived,
+}
+
+impl Flow {
+    /// Returns the counters of messages, of bytes, and of copies unless their number is constant.
+    #[inline]
+    const fn counters(self) -> (Counter, Counter, Option<Counter>) {
+        use Counter as C;
+        match self {
+            Self::Direct => (C::DirectMessages, C::DirectBytes, Some(C::DirectCopies)),
+            Self::OneSided => (C::SharedMessages, C::OneSidedBytes, Some(C::OneSidedCopies)),
+            Self::SlotSent => (C::SlotSentMessages, C::SlotSentBytes, None),
+            Self::SlotReceived => (C::SlotReceivedMessages, C::SlotReceivedBytes, None),
+            Self::DescriptorSent => (C::DescriptorSentMessages, C::DescriptorSentBytes, None),
+            Self::DescriptorReceived => (
+                C::DescriptorReceivedMessages,
+                C::DescriptorReceivedBytes,
+                Some(C::DescriptorReceivedCopies),
+            ),
+            Self::WrittenSent => (
+                C::WrittenSentMessages,
+                C::WrittenSentBytes,
+                Some(C::WrittenSentCopies),
+            ),
+            Self::WrittenReceived => (C::WrittenReceivedMessages, C::WrittenReceivedBytes, None),
+            Self::RingSent => (C::RingSentMessages, C::RingSentBytes, None),
+            Self::RingReceived => (C::RingReceivedMessages, C::RingReceivedBytes, None),
+        }
+    }
 }
 
 impl Counters {
@@ -53,7 +140,7 @@ impl Counters {
 
     /// Makes counters for an owner that counts often.
     pub(crate) fn tally(self: &Arc<Self>) -> Tally {
-        let values = Arc::<Values>::default();
+        let values = Arc::new(zeros());
         let tally = Tally {
             counters: Arc::clone(self),
             values: Arc::clone(&values),
@@ -101,6 +188,17 @@ impl Tally {
         value.store(after, Ordering::Relaxed);
     }
 
+    /// Adds to the counters of a path and direction.
+    #[inline]
+    pub(crate) fn add(&mut self, flow: Flow, volume: &Volume) {
+        let (messages, bytes, copies) = flow.counters();
+        self.count(messages, volume.messages);
+        self.count(bytes, volume.bytes);
+        if let Some(copies) = copies {
+            self.count(copies, volume.copies);
+        }
+    }
+
     fn key(&self) -> usize {
         Arc::as_ptr(&self.values).addr()
     }
@@ -145,9 +243,34 @@ const NAMES: [(Counter, &str); Counter::COUNT] = [
     (Counter::Retransmitted, "retransmitted_packets"),
     (Counter::Unaddressed, "unaddressed_packets"),
     (Counter::DirectMessages, "direct_messages"),
+    (Counter::DirectBytes, "direct_bytes"),
+    (Counter::DirectCopies, "direct_copies"),
     (Counter::SharedMessages, "shared_messages"),
+    (Counter::OneSidedBytes, "one_sided_bytes"),
+    (Counter::OneSidedCopies, "one_sided_copies"),
     (Counter::SharedSentPackets, "shared_xmit_packets"),
     (Counter::SharedReceivedPackets, "shared_rcv_packets"),
+    (Counter::SlotSentMessages, "slot_xmit_messages"),
+    (Counter::SlotSentBytes, "slot_xmit_bytes"),
+    (Counter::SlotReceivedMessages, "slot_rcv_messages"),
+    (Counter::SlotReceivedBytes, "slot_rcv_bytes"),
+    (Counter::DescriptorSentMessages, "descriptor_xmit_messages"),
+    (Counter::DescriptorSentBytes, "descriptor_xmit_bytes"),
+    (
+        Counter::DescriptorReceivedMessages,
+        "descriptor_rcv_messages",
+    ),
+    (Counter::DescriptorReceivedBytes, "descriptor_rcv_bytes"),
+    (Counter::DescriptorReceivedCopies, "descriptor_rcv_copies"),
+    (Counter::WrittenSentMessages, "written_xmit_messages"),
+    (Counter::WrittenSentBytes, "written_xmit_bytes"),
+    (Counter::WrittenSentCopies, "written_xmit_copies"),
+    (Counter::WrittenReceivedMessages, "written_rcv_messages"),
+    (Counter::WrittenReceivedBytes, "written_rcv_bytes"),
+    (Counter::RingSentMessages, "ring_xmit_messages"),
+    (Counter::RingSentBytes, "ring_xmit_bytes"),
+    (Counter::RingReceivedMessages, "ring_rcv_messages"),
+    (Counter::RingReceivedBytes, "ring_rcv_bytes"),
     (Counter::SharedWakings, "shared_wakings"),
     (Counter::SharedChannelWakings, "shared_channel_wakings"),
 ];
@@ -166,6 +289,56 @@ mod tests {
             (counters.len(), names.len()),
             (Counter::COUNT, Counter::COUNT)
         );
+    }
+
+    #[test]
+    fn every_path_and_direction_has_counters_of_its_own() {
+        let counters = Arc::<Counters>::default();
+        let volume = Volume {
+            messages: 1,
+            bytes: 20,
+            copies: 300,
+        };
+        let mut all = HashSet::new();
+        for (flow, name, copies) in [
+            (Flow::Direct, "direct", Some("direct_copies")),
+            (Flow::OneSided, "one_sided", Some("one_sided_copies")),
+            (Flow::SlotSent, "slot_xmit", None),
+            (Flow::SlotReceived, "slot_rcv", None),
+            (Flow::DescriptorSent, "descriptor_xmit", None),
+            (
+                Flow::DescriptorReceived,
+                "descriptor_rcv",
+                Some("descriptor_rcv_copies"),
+            ),
+            (
+                Flow::WrittenSent,
+                "written_xmit",
+                Some("written_xmit_copies"),
+            ),
+            (Flow::WrittenReceived, "written_rcv", None),
+            (Flow::RingSent, "ring_xmit", None),
+            (Flow::RingReceived, "ring_rcv", None),
+        ] {
+            counters.tally().add(flow, &volume);
+            let messages = match flow {
+                Flow::OneSided => "shared_messages".to_owned(),
+                _ => format!("{name}_messages"),
+            };
+            for (counter, value) in [
+                (Some(messages), volume.messages),
+                (Some(format!("{name}_bytes")), volume.bytes),
+                (copies.map(str::to_owned), volume.copies),
+            ] {
+                let Some(counter) = counter else {
+                    continue;
+                };
+                assert_eq!(counters.named(&counter), Some(value), "{counter}");
+                assert!(all.insert(counter));
+            }
+        }
+        let others = counters.all().filter(|(name, _)| !all.contains(*name));
+        assert_eq!(others.map(|(_, value)| value).sum::<u64>(), 0);
     }
 
     #[test]

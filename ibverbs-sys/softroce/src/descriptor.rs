@@ -33,13 +33,12 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::{self, ManuallyDrop};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, getrlimit};
-
-use crate::nic::Nic;
 
 /// A file descriptor of the device, closed when it is dropped.
 #[derive(Debug)]
@@ -78,6 +77,9 @@ static PUBLIC: Numbers = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
 /// Set after a file of the device was found to be closed by the program.
 static LOST: AtomicBool = AtomicBool::new(false);
+
+/// The function that makes the device fail, with the reason, when a file of the device was found to be closed.
+static ON_LOSS: OnceLock<fn(&str)> = OnceLock::new();
 
 /// Set while a thread holds an [`Opening`].
 static OPENING: AtomicBool = AtomicBool::new(false);
@@ -295,13 +297,22 @@ fn are_intact() -> bool {
         })
 }
 
+/// Has `fail` make the device fail, with the reason, whenever a file of the device is found to be closed.
+pub(crate) fn on_loss(fail: fn(&str)) {
+    // Each call gives the same function: that of the device.
+    let _ = ON_LOSS.set(fail);
+}
+
 /// Makes the device fail because a file of it was found to be closed.
 #[cold]
 pub(crate) fn lost() {
     LOST.store(true, Ordering::SeqCst);
-    Nic::fail_opened(
-        "the program has closed file descriptors of the device, as it does that closes all it has not opened itself",
-    );
+    // Before the first opening there is no device that could fail.
+    if let Some(fail) = ON_LOSS.get() {
+        fail(
+            "the program has closed file descriptors of the device, as it does that closes all it has not opened itself",
+        );
+    }
 }
 
 /// Returns whether a file of the device was found to be closed.

@@ -6,38 +6,22 @@
 mod network;
 #[cfg(any(test, feature = "sim"))]
 pub mod panics;
+#[cfg(any(test, feature = "sim"))]
+pub mod stops;
 mod verb;
 
 use std::fmt;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 
 use ibverbs_sys::ibv_event_type;
 use parking_lot::Mutex;
 
-use crate::config::Config;
-use crate::per_process::PerProcess;
 use network::Accidents;
 
 pub(crate) use network::Fate;
 pub use network::NetworkFaults;
 pub use verb::{Errno, Verb};
-
-/// Returns the faults of the process's device. They can be arranged before the device is opened.
-pub fn faults() -> &'static Faults {
-    Faults::of_process()
-}
-
-static FAULTS: PerProcess<Arc<Faults>> = PerProcess::new(|| {
-    let default = Config::default();
-    // Invalid variables are reported when the device is opened.
-    Arc::new(Faults::new(Config::of_process().unwrap_or(&default)))
-});
-
-/// Leaves the parent's faults alone, in a child of `fork`: the child's begin with those of the environment.
-pub(crate) fn forget() {
-    FAULTS.forget();
-}
 
 /// A call of a verb that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,22 +55,17 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Makes the faults of a configuration.
-    pub(crate) fn new(config: &Config) -> Self {
+    /// Arranges these faults of packets and failures of verbs.
+    pub(crate) fn new(network: NetworkFaults, failures: Vec<Failure>) -> Self {
         Self {
-            failing: AtomicBool::new(!config.failures.is_empty()),
-            failures: Mutex::new(config.failures.clone()),
-            careless: AtomicBool::new(config.network.any()),
-            accidents: Mutex::new(Accidents::new(config.network)),
+            failing: AtomicBool::new(!failures.is_empty()),
+            failures: Mutex::new(failures),
+            careless: AtomicBool::new(network.any()),
+            accidents: Mutex::new(Accidents::new(network)),
             link_up: AtomicBool::new(true),
             device_failed: AtomicBool::new(false),
             listeners: Mutex::new(Vec::new()),
         }
-    }
-
-    /// Returns the faults of the process's device, which may not have been opened yet.
-    pub(crate) fn of_process() -> &'static Arc<Self> {
-        FAULTS.get()
     }
 
     /// Makes a call of a verb fail. Several calls may be told.
@@ -231,7 +210,13 @@ impl fmt::Debug for Faults {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    fn no_faults() -> Faults {
+        Faults::new(NetworkFaults::default(), Vec::new())
+    }
 
     #[derive(Default)]
     struct Told(Mutex<Vec<ibv_event_type>>);
@@ -244,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_nth_call_of_a_verb_fails_once() {
-        let faults = Faults::new(&Config::default());
+        let faults = no_faults();
         assert_eq!(faults.check(Verb::RegMr), Ok(()));
         faults.fail(Failure {
             verb: Verb::RegMr,
@@ -259,7 +244,7 @@ mod tests {
 
     #[test]
     fn failures_are_counted_side_by_side_and_forgotten() {
-        let faults = Faults::new(&Config::default());
+        let faults = no_faults();
         for call in [1, 3] {
             faults.fail(Failure {
                 verb: Verb::PostSend,
@@ -282,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_device_that_failed_stays_so() {
-        let faults = Faults::new(&Config::default());
+        let faults = no_faults();
         assert!(faults.fail_device());
         assert!(!faults.fail_device());
         faults.set_link(true);
@@ -305,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_change_of_the_link_is_told_once() {
-        let faults = Faults::new(&Config::default());
+        let faults = no_faults();
         let told = Arc::new(Told::default());
         let listener: Weak<Told> = Arc::downgrade(&told);
         faults.subscribe(listener);
@@ -328,7 +313,7 @@ mod tests {
 
     #[test]
     fn careful_packets_draw_no_fate() {
-        let faults = Faults::new(&Config::default());
+        let faults = no_faults();
         assert_eq!(faults.fate(100), None);
         faults.set_network(NetworkFaults {
             loss: 1.0,

@@ -28,6 +28,8 @@
 //! objects that a program has not destroyed.
 //!
 //! # Inside
+//! The modules form layers: each imports only from modules below it, and `tests/modules/main.rs` has their order.
+//!
 //! | module | content |
 //! |---|---|
 //! | [`wire`] | the formats: BTH and extension headers, ICRC |
@@ -36,14 +38,19 @@
 //! | [`limits`] | the device's limits |
 //! | `nic` | the process's one NIC, which has all of these objects |
 //! | `net`, `engine` | its sockets, GIDs and packets with their ICRC; the thread that works while no thread of the program polls |
+//! | `address` | the addresses and ports that processes take, as peers find them |
+//! | `timers` | the clock and timers of the NIC, and the place where the engine sleeps until one is due |
 //! | [`path`], [`same_host`] | the ways to a peer: within the process, between processes of the host, or by packets |
 //! | `random` | random keys and numbers, which other processes cannot foresee |
 //! | `spin` | the mutex of state that each message needs |
+//! | `sync`, `epoch` | atomics of memory without locks, of the standard library or of loom; the wait for the end of its uses |
 //! | [`config`], [`fault`], [`mod@counters`] | settings in the environment; faults on purpose; counters |
+//! | `transfer` | the paths without packets, and the choice of the path of each request |
 //! | [`proto`] | the transport, free of input and output: RC, UC, UD and XRC queue pairs as state machines |
 //! | `sim` (feature `sim`) | a network in virtual time that the transport is tested on |
 
 mod abi;
+mod address;
 mod cache;
 mod capture;
 mod census;
@@ -53,6 +60,7 @@ pub mod context;
 pub mod counters;
 mod descriptor;
 mod engine;
+mod epoch;
 pub mod fault;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -73,10 +81,13 @@ pub mod same_host;
 #[cfg(any(test, fuzzing, feature = "sim"))]
 pub mod sim;
 mod spin;
+mod sync;
+mod timers;
+mod transfer;
 pub mod wire;
 pub mod xrc;
 
 pub use abi::install;
 pub use census::{Kind, objects};
 pub use counters::counters;
-pub use fault::faults;
+pub use nic::faults;

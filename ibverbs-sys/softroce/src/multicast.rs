@@ -11,13 +11,12 @@ use smallvec::SmallVec;
 
 use crate::context::{Held, Refusal, Shared};
 use crate::limits::{MAX_MCAST_GRP, MAX_MCAST_QP_ATTACH};
-use crate::queue_pair::QueuePair;
 
 /// The multicast groups of a NIC: the queue pairs that are attached, by the group's GID.
 ///
 /// A queue pair is in use as long as it is attached: it is not destroyed then (`ibv_destroy_qp(3)`).
 #[derive(Debug)]
-pub struct Groups<T: Shared = QueuePair> {
+pub struct Groups<T: Shared> {
     groups: RwLock<HashMap<Ipv6Addr, Vec<Held<T>>>>,
 }
 

@@ -12,27 +12,29 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::abi::{exit, fork};
-use crate::completion::Deadlines;
-use crate::config::{Config, Scheduled};
+use crate::completion::{Bells, Deadlines};
+use crate::config::{Config, Scheduled, Way};
 use crate::counters::Counters;
-use crate::engine::{Alarm, Engine, Sleeper, Timers};
+use crate::descriptor;
+use crate::engine::Engine;
 use crate::fault::Faults;
 use crate::net::{self, Network};
-use crate::path::Way;
 use crate::per_process::PerProcess;
 use crate::proto::{Mtu, Step, Time};
 use crate::queue_pair::{self, QueuePair, Sender};
 use crate::same_host::{self, Neighbourhood, Publication};
+use crate::timers::{Alarm, Sleeper, Timers};
 use crate::{memory, multicast, receive, spin};
 
 mod channel;
 mod device;
 mod fatal;
+mod faults;
 mod receiver;
 mod sockets;
 mod unanswered;
 
+pub use faults::faults;
 use receiver::{Care, Receiver};
 
 /// The port with its network, and the tables of the objects that packets reach.
@@ -46,7 +48,7 @@ pub(crate) struct Nic {
     /// The shared receive queues by their numbers.
     pub(crate) shared_queues: receive::Directory,
     /// The multicast groups.
-    pub(crate) groups: multicast::Groups,
+    pub(crate) groups: multicast::Groups<QueuePair>,
     /// The completion queues that hold events back.
     pub(crate) deadlines: Arc<Deadlines>,
     /// The device's counters.
@@ -80,9 +82,10 @@ pub(crate) struct Nic {
 /// The process's one.
 static NIC: PerProcess<Mutex<Option<Arc<Nic>>>> = PerProcess::new(Mutex::default);
 
-/// Leaves the parent's NIC alone, in a child of `fork`: it is neither used nor dropped.
+/// Leaves the parent's NIC and faults alone, in a child of `fork`: they are neither used nor dropped.
 pub(crate) fn forget() {
     NIC.forget();
+    faults::forget();
 }
 
 /// Keys of timers that are not a queue pair's; those are below 2^24, and so is the network's one.
@@ -95,8 +98,7 @@ const TIMERS: usize = 32;
 impl Nic {
     /// Returns the process's NIC, which is made at the first call that succeeds, and lives as long as the process.
     pub(crate) fn open() -> io::Result<Arc<Self>> {
-        fork::watch();
-        exit::watch();
+        descriptor::on_loss(Self::fail_opened);
         let mut nic = NIC.get().lock();
         if let Some(nic) = &*nic {
             return Ok(Arc::clone(nic));
@@ -104,7 +106,7 @@ impl Nic {
         let config = Config::of_process()
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.clone()))?;
         let counters = Arc::clone(Counters::of_process());
-        let faults = Arc::clone(Faults::of_process());
+        let faults = Arc::clone(faults::of_process());
         let opened = Self::with(config, counters, faults)?;
         Ok(Arc::clone(nic.insert(opened)))
     }
@@ -225,10 +227,14 @@ impl Nic {
             if sender.is_idle() {
                 return answer;
             }
-            if !sender.flush_said() {
+            let now = || self.timers.coarse_now();
+            let timeout = if sender.flush_briefs() {
+                sender.answer_timeout(now)
+            } else {
                 unknown = self.send(&mut sender);
-            }
-            (answer, sender.next_timeout())
+                sender.next_timeout(now)
+            };
+            (answer, timeout)
         };
         if let (Some(address), Some(neighbourhood)) = (unknown, &self.neighbourhood) {
             // Not before: the handshake takes a while, in which others may need the queue pair.
@@ -243,7 +249,7 @@ impl Nic {
 
     /// Returns the address of a process that got datagrams by a socket, and that may share memory once it is known.
     fn send(&self, sender: &mut Sender<'_>) -> Option<SocketAddr> {
-        if sender.carry() != Step::Packets || sender.may_wait() {
+        if sender.move_queued() != Step::Packets || sender.may_wait() {
             return None;
         }
         let mut outbox = self.network.outbox();
@@ -392,7 +398,7 @@ fn neighbourhood(
         publication: Arc::new(Publication::new().ok()?),
         arena: Arc::clone(memory.arena()?),
         bell: Arc::new(timers.sleeper().bell().ok()?),
-        channels: same_host::Bells::new().ok()?,
+        channels: Bells::new().ok()?,
         counters: Arc::clone(counters),
         // Where nothing else is allowed, queue pairs of the process go that way, too.
         is_peer: config.path == Some(Way::Shared),

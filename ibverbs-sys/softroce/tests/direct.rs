@@ -329,6 +329,19 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+/// Returns the counters of paths that are not 0, without those of direct messages, and these: messages, bytes and copies.
+fn amounts() -> (Vec<(&'static str, u64)>, [u64; 3]) {
+    let counters = softroce::counters();
+    let others = counters.all().filter(|(name, value)| {
+        let is_of_path = ["_messages", "_bytes", "_copies"];
+        let is_of_path = is_of_path.iter().any(|end| name.ends_with(end));
+        is_of_path && *value > 0 && !name.starts_with("direct_")
+    });
+    let direct = ["direct_messages", "direct_bytes", "direct_copies"];
+    let direct = direct.map(|name| counters.named(name).expect("a counter"));
+    (others.collect(), direct)
+}
+
 /// A way that was chosen from outside is not that of these tests.
 fn is_direct() -> bool {
     std::env::var("SOFTROCE_PATH").map_or(true, |path| path.is_empty() || path == "direct")
@@ -368,6 +381,52 @@ fn nothing_goes_by_packets_and_all_is_there_when_the_post_returns() {
         assert!(after.1 > before.1);
     }
     assert_eq!(b.memory[0].load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn every_part_is_counted_with_one_copy() {
+    if !is_direct() {
+        return;
+    }
+    let _alone = alone();
+    let device = Device::open();
+    let (a, b) = (
+        End::new(&device, RC, 1 << 20),
+        End::new(&device, RC, 1 << 20),
+    );
+    a.connect(&b);
+    b.connect(&a);
+    let (others, mut expected) = amounts();
+    for (id, (opcode, length, copies)) in [
+        (SEND, 8, 1),
+        (SEND, 0, 0),
+        (SEND, 4096, 1),
+        (SEND, 64 << 10, 1),
+        (SEND, 1 << 20, 16),
+        (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, 32, 1),
+        (WRITE, 64 << 10, 1),
+        (READ, 64 << 10, 1),
+        (ADD, 8, 1),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = id as u64;
+        let takes_receive = ![WRITE, READ, ADD].contains(&opcode);
+        if takes_receive {
+            assert!(b.post_receive(id, 1 << 20));
+        }
+        assert!(a.post(id, opcode, length, b.target()));
+        a.succeed(id);
+        if takes_receive {
+            b.succeed(id);
+        }
+        let amount = [1, u64::from(length), copies];
+        for (sum, by) in expected.iter_mut().zip(amount) {
+            *sum += by;
+        }
+        assert_eq!(amounts(), (others.clone(), expected), "message {id}");
+    }
 }
 
 #[test]
@@ -672,7 +731,7 @@ fn datagrams_of_many_threads_arrive_or_are_dropped() {
     };
     assert!(!handle.is_null());
     let handle_address = handle.expose_provenance();
-    let before = sent();
+    let (before, (_, amounts_before)) = (sent(), amounts());
     let received = AtomicU64::new(0);
     let receive = |done: ibv_wc| {
         assert_eq!(done.status, ibv_wc_status::IBV_WC_SUCCESS);
@@ -718,6 +777,10 @@ fn datagrams_of_many_threads_arrive_or_are_dropped() {
     if is_direct() {
         let after = sent();
         assert_eq!((after.0 - before.0, after.1), (800, before.1));
+        // Into a packet and out of it.
+        let (_, amounts) = amounts();
+        let added: [u64; 3] = std::array::from_fn(|at| amounts[at] - amounts_before[at]);
+        assert_eq!(added, [800, 800 * 512, 2 * 800]);
         // Of those whose threads were done before others began, too.
         while let Some(done) = all.iter().find_map(End::poll) {
             receive(done);

@@ -10,7 +10,7 @@ use libc::{c_char, c_int};
 use super::guard::{catch, fail};
 use super::real::{Inside, call};
 use crate::config::Config;
-use crate::fault::{Errno, Faults, Verb};
+use crate::fault::{Errno, Verb};
 use crate::nic;
 use crate::spin::Mutex;
 
@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
         return unsafe { call!(ibv_get_device_list(num_devices)) };
     }
     catch(fail, || {
-        if let Err(Errno(errno)) = Faults::of_process().check(Verb::GetDeviceList) {
+        if let Err(Errno(errno)) = nic::faults().check(Verb::GetDeviceList) {
             return fail(errno);
         }
         let mut count = 0;

@@ -22,7 +22,7 @@ use libc::c_int;
 
 use super::real::call;
 use super::{buffer, device, open, xrc};
-use crate::{census, counters, descriptor, fault, memory, nic, same_host};
+use crate::{census, counters, descriptor, memory, nic};
 
 /// Registers the handlers for `fork`: from now on a child of `fork` has no device of its parent's.
 ///
@@ -66,11 +66,9 @@ extern "C" fn in_child() {
     IS_CHILD.store(true, Ordering::Relaxed);
     open::refuse_all();
     nic::forget();
-    fault::forget();
     counters::forget();
     census::forget();
     memory::forget();
-    same_host::forget();
     buffer::forget();
     xrc::forget();
     // This is the last step: from here on other threads of the child may open files, if it has any by now.

@@ -3,8 +3,8 @@ use std::ptr;
 
 use libc::c_int;
 
-use crate::fault::{Errno, Faults, Verb};
-use crate::nic::Nic;
+use crate::fault::{Errno, Verb};
+use crate::nic::{Nic, faults};
 
 /// Runs the body of a function that C calls. After a panic the answer is `failed`, and errno is `EIO`.
 pub(crate) fn guard<T>(failed: T, body: impl FnOnce() -> T) -> T {
@@ -14,7 +14,7 @@ pub(crate) fn guard<T>(failed: T, body: impl FnOnce() -> T) -> T {
 /// Runs `body` as [`guard`] does, for a verb that can be [made to fail](crate::fault): `failed` gives the answer for an
 /// errno, which is set, too.
 pub(crate) fn verb<T>(verb: Verb, failed: impl Fn(c_int) -> T, body: impl FnOnce() -> T) -> T {
-    catch(&failed, || match Faults::of_process().check(verb) {
+    catch(&failed, || match faults().check(verb) {
         Ok(()) => body(),
         Err(Errno(errno)) => {
             set_errno(errno);

@@ -7,8 +7,9 @@ use std::slice;
 use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
 use super::work_request::pieces;
-use crate::proto::{Remote, Segment, Service, Utterance};
-use crate::queue_pair::{Action, Data, Keys, List, OneSided, Rules};
+use crate::proto::{Data, Posted, Remote, Segment, Service};
+use crate::queue_pair::{Keys, List, Rules};
+use crate::transfer::{Action, Atomic, OneSided};
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
 const SOLICITED: u32 = ibv_send_flags::IBV_SEND_SOLICITED.0;
@@ -50,11 +51,12 @@ impl<'a> List<'a> for Requests<'a> {
                 ibv_wr_opcode::IBV_WR_RDMA_READ => (Action::Read, (rdma.remote_addr, rdma.rkey)),
                 ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD => {
                     let add = atomic.compare_add;
-                    (Action::FetchAdd { add }, (atomic.remote_addr, atomic.rkey))
+                    let action = Action::Atomic(Atomic::FetchAdd { add });
+                    (action, (atomic.remote_addr, atomic.rkey))
                 }
                 ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP => {
                     let (compare, swap) = (atomic.compare_add, atomic.swap);
-                    let action = Action::CompareSwap { compare, swap };
+                    let action = Action::Atomic(Atomic::CompareSwap { compare, swap });
                     (action, (atomic.remote_addr, atomic.rkey))
                 }
                 _ => return None,
@@ -98,31 +100,38 @@ impl<'a> List<'a> for Requests<'a> {
     }
 }
 
-/// A request that is a message of one piece, which nothing speaks against.
+/// Returns a request that is a send or a write with immediate data, of one segment or of inline bytes, without unusual flags.
 ///
 /// # Safety
 /// What the opcode and the flags say is in the request, is there for as long as the answer is used.
 #[inline]
-pub(super) unsafe fn saying<'a>(
+pub(super) unsafe fn message<'a>(
     request: &'a ibv_send_wr,
     rules: &Rules,
-) -> Option<(Utterance, Data<'a>)> {
-    let immediate = match request.opcode {
-        ibv_wr_opcode::IBV_WR_SEND => None,
-        // SAFETY: the opcode says that this part of the union is there.
-        ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => unsafe {
-            Some(request.__bindgen_anon_1.imm_data.to_ne_bytes())
-        },
-        _ => return None,
+) -> Option<(Posted, Data<'a>)> {
+    // SAFETY: the opcode says which parts of the unions are there.
+    let (immediate, remote) = unsafe {
+        let immediate = || Some(request.__bindgen_anon_1.imm_data.to_ne_bytes());
+        match request.opcode {
+            ibv_wr_opcode::IBV_WR_SEND => (None, None),
+            ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => (immediate(), None),
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => {
+                let rdma = &request.wr.rdma;
+                let (address, key) = (rdma.remote_addr, rdma.rkey);
+                (immediate(), Some(Remote { address, key }))
+            }
+            _ => return None,
+        }
     };
     if rules.service != Service::ReliableConnection {
         return None;
     }
     // SAFETY: the caller's promise.
     let data = unsafe { data(request, SIGNALED | SOLICITED | INLINE, rules)? };
-    let message = Utterance {
+    let message = Posted {
         id: request.wr_id,
         immediate,
+        remote,
         signaled: request.send_flags & SIGNALED != 0,
         solicited: request.send_flags & SOLICITED != 0,
     };

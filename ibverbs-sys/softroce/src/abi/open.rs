@@ -8,13 +8,13 @@ use ibverbs_sys::{ibv_context, ibv_device, ibv_event_type, verbs_context};
 use libc::c_int;
 
 use super::real::call;
-use super::{device, fail, fork, forward, guard, inherited, tables, verb};
+use super::{device, exit, fail, fork, forward, guard, inherited, tables, verb};
 use crate::census::{Counted, Kind};
 use crate::context::Context;
 use crate::descriptor::Opening;
-use crate::fault::{Faults, Listener, Verb};
+use crate::fault::{Listener, Verb};
 use crate::limits;
-use crate::nic::Nic;
+use crate::nic::{Nic, faults};
 
 /// An open device as C knows it: what a context of ours lies in.
 #[repr(C)]
@@ -105,6 +105,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     }
     verb(Verb::OpenDevice, fail, || {
         fork::watch();
+        exit::watch();
         let opened = Nic::open().and_then(|nic| {
             Ok(OpenDevice {
                 public: tables::context(),
@@ -126,7 +127,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
             }
         };
         let listener: Weak<Context> = Arc::downgrade(&opened.context);
-        Faults::of_process().subscribe(listener);
+        faults().subscribe(listener);
         let descriptor = opened.context.number();
         let context = &mut opened.public.context;
         context.device = device::address();

@@ -8,7 +8,7 @@ use ibverbs_sys::{
 };
 use libc::c_int;
 
-use super::in_place::{Requests, saying, segments};
+use super::in_place::{Requests, message, segments};
 use super::queue_pair::{Object, object};
 use super::{ah, number, verb};
 use crate::fault::Verb;
@@ -36,13 +36,13 @@ pub(super) unsafe extern "C" fn post_send(
         object.nic().post(queue_pair, |sender| {
             // SAFETY: the caller gives a list of requests, whose last one has no next; what hangs on one is what its fields say.
             let mut list = unsafe { Requests::new(wr, queue_pair.rules()) };
-            sender.do_at_once(&mut list);
+            sender.execute(&mut list);
             let mut next = list.rest();
             // SAFETY: the caller gives a list of requests, whose last one has no next.
             while let Some(request) = unsafe { next.as_ref() } {
                 // SAFETY: the caller's list; what hangs on a request is what its fields say.
-                let saying = unsafe { saying(request, queue_pair.rules()) };
-                if saying.is_some_and(|(message, data)| sender.say(&message, data)) {
+                let message = unsafe { message(request, queue_pair.rules()) };
+                if message.is_some_and(|(message, data)| sender.post_brief(&message, data)) {
                     next = request.next;
                     continue;
                 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl};
 
+use super::Bell;
 use crate::context::{Element, EventQueue, Shared, Usage};
 use crate::descriptor::Descriptor;
-use crate::same_host::Bell;
 
 /// A completion channel: `ibv_comp_channel`. Its events name the completion queues that have something new.
 #[derive(Debug)]

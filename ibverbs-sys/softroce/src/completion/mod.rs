@@ -1,5 +1,6 @@
 //! Completion queues and the channels that tell of them. What is unsafe is in the ring of their entries.
 
+mod bells;
 mod channel;
 mod deadlines;
 mod entry;
@@ -7,6 +8,7 @@ mod moderation;
 mod queue;
 mod ring;
 
+pub(crate) use bells::{Bell, Bells};
 pub use channel::CompletionChannel;
 pub use deadlines::Deadlines;
 pub use entry::Entry;

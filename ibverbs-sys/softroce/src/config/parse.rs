@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use ibverbs_sys::ibv_event_type;
 
-use super::{Scheduled, Segmentation};
+use super::{Scheduled, Segmentation, Way};
 use crate::fault::{Errno, Failure, Verb};
-use crate::path::Way;
 use crate::proto::Mtu;
 
 pub(super) fn device(value: &str) -> Result<String, String> {

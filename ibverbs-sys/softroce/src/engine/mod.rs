@@ -17,20 +17,15 @@
 //!   there is one. So one of the two sees the packet. While the engine does not watch the sockets it sleeps for an
 //!   interval at most, and packets that are there when it begins to watch them again count as having come then.
 //! - A timer, and everything else that other threads report: they first change the state that the engine checks before
-//!   it sleeps, and then test whether it [sleeps](Sleeper); the engine first notes that it sleeps, and then checks that
+//!   it sleeps, and then test whether it [sleeps](crate::timers::Sleeper); the engine first notes that it sleeps, and then checks that
 //!   state again. All four accesses are sequentially consistent, so at least one side sees the other.
 
-mod clock;
 mod pacing;
 mod signals;
-mod sleeper;
 #[cfg(test)]
 mod tests;
 mod thread;
-mod timers;
 mod watch;
 
 pub(crate) use signals::spawn;
-pub(crate) use sleeper::Sleeper;
 pub(crate) use thread::{Device, Engine, Look};
-pub(crate) use timers::{Alarm, Timers};

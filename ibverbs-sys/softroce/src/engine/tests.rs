@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{Alarm, Device, Engine, Look, Sleeper, Timers};
+use super::{Device, Engine, Look};
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::fault::Faults;
 use crate::net::{Endpoints, Inbox, Network};
 use crate::proto::{Path, Time};
+use crate::timers::{Alarm, Sleeper, Timers};
 use crate::wire::Opcode;
 
 /// Longer than anything takes but a wake-up that is lost.
@@ -35,7 +35,7 @@ struct Counting {
 fn start(alarms: usize) -> (Arc<Counting>, Receiver<u32>) {
     let config = Config::default();
     let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
-    let (counters, faults) = (Arc::<Counters>::default(), Arc::new(Faults::new(&config)));
+    let (counters, faults) = (Arc::<Counters>::default(), Arc::new(config.faults()));
     let network = Network::open(&config, counters, faults, Arc::clone(&timers)).unwrap();
     let (fired, told) = mpsc::channel();
     let device = Arc::new(Counting {

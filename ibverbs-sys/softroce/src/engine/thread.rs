@@ -11,11 +11,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::pacing::{Finding, INTERVAL, Pacing, Wait};
+use super::spawn;
 use super::watch::Watch;
-use super::{Timers, spawn};
 use crate::descriptor;
 use crate::net::Endpoints;
 use crate::proto::Time;
+use crate::timers::Timers;
 
 /// Batches of packets that the engine fetches before it decides again how to wait.
 const BATCHES: usize = 16;

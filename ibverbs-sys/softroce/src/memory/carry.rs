@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use crate::proto::{AccessFlags, LocalFault, Misplaced, Payload, Place, Remote, Segment};
+use crate::proto::{AccessFlags, Data, LocalFault, Misplaced, Place, Remote, Segment};
 
 use super::Piece;
 use super::entries::{Entries, Found};
@@ -31,7 +31,7 @@ impl View<'_> {
     /// read once, and do not change as long as bytes go.
     pub(crate) fn carry(
         &self,
-        message: &Payload,
+        message: Data<'_>,
         offset: u32,
         length: u32,
         peer: &View<'_>,
@@ -39,9 +39,7 @@ impl View<'_> {
     ) -> Result<(), Misplaced> {
         let length = length as usize;
         self.registry().with(self.queue_pair(), |entries| {
-            if let (Payload::Gathered(list), Place::Remote(remote)) = (message, to)
-                && let [only] = list[..]
-            {
+            if let (Data::Gathered([only]), Place::Remote(remote)) = (message, to) {
                 // The most usual message.
                 let inside = u64::from(offset) + length as u64 <= u64::from(only.length);
                 let address = only.address.checked_add(offset.into());
@@ -55,12 +53,12 @@ impl View<'_> {
                 return (from.span).copy_to(from.offset, place.span, place.offset, length);
             }
             let from = match message {
-                Payload::Inline(bytes) => {
+                Data::Inline(bytes) => {
                     let rest = bytes.get(offset as usize..);
                     let bytes = rest.and_then(|rest| rest.get(..length));
                     Err(bytes.ok_or(Misplaced::Here)?)
                 }
-                Payload::Gathered(list) => Ok(self
+                Data::Gathered(list) => Ok(self
                     .find_local(entries, list, offset, length, false)
                     .ok_or(Misplaced::Here)?),
             };

@@ -4,10 +4,9 @@
 use super::region::{Region, offset};
 use super::table::Table;
 use super::window::{Binding, Window};
-use super::{Span, WindowKind};
+use super::{FilePlace, Published, Span, WindowKind};
 use crate::context::{DomainId, Refusal};
 use crate::proto::{AccessFlags, LocalFault, RemoteFault, WindowBinding};
-use crate::same_host::{FilePlace, Region as Told};
 
 /// The regions and windows by their keys.
 pub(super) struct Entries {
@@ -195,13 +194,13 @@ impl Entries {
     }
 
     /// Returns the description of a slot for peers; `None` if peers are told nothing of it.
-    pub(super) fn told(&self, number: u32) -> Option<Told> {
+    pub(super) fn told(&self, number: u32) -> Option<Published> {
         let key = self.table.key(number);
         match self.table.get(number)? {
             Entry::Region(region) => {
                 let all = (0, region.span.length());
                 let told = tell(region, all, region.start, region.access);
-                told.map(|told| Told { key, ..told })
+                told.map(|told| Published { key, ..told })
             }
             Entry::Window(window) => {
                 let binding = window.binding.as_ref()?;
@@ -209,7 +208,7 @@ impl Entries {
                     return None;
                 };
                 let part = (binding.offset, binding.length);
-                tell(region, part, binding.start, binding.access).map(|told| Told {
+                tell(region, part, binding.start, binding.access).map(|told| Published {
                     key,
                     queue_pair: binding.queue_pair,
                     ..told
@@ -233,7 +232,7 @@ impl Entries {
 
 /// Returns the description for peers of a part of a region: `part` is its offset and length, and requests count
 /// addresses from `start`.
-fn tell(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Told> {
+fn tell(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> Option<Published> {
     let (offset, length) = part;
     if region.span.is_null() {
         return None;
@@ -242,7 +241,7 @@ fn tell(region: &Region, part: (u64, u64), start: u64, access: AccessFlags) -> O
         offset: place.offset + offset,
         segment: place.segment,
     });
-    Some(Told {
+    Some(Published {
         key: 0,
         domain: region.domain.number(),
         queue_pair: None,

@@ -6,6 +6,8 @@
 //! mappings here, and peers of the same host can map it as well. What they have to be told of bytes is a
 //! [`Place`] and the arena's descriptor: [`Span::place`] of a region's, [`Registry::place`] by its key, and
 //! [`Arena::find`] with [`Block::place`] by an address.
+//!
+//! The interface in `peers` is for those processes of the host that reach regions and windows by themselves.
 
 mod access;
 mod arena;
@@ -17,6 +19,7 @@ mod extents;
 mod guarded;
 mod kernel;
 mod mapping;
+mod peers;
 mod piece;
 mod read_mostly;
 mod region;
@@ -28,13 +31,13 @@ mod table;
 mod tests;
 mod view;
 mod window;
-mod withdrawal;
 
 pub use access::{region_access, window_access};
 pub use arena::{Arena, Block, Place};
 pub use device::DeviceMemory;
 pub(crate) use kernel::forget;
 pub use mapping::is_mapped;
+pub(crate) use peers::{FilePlace, Peers, Published};
 pub(crate) use piece::Piece;
 pub use region::{RegionAttributes, RegionChange};
 pub(crate) use registry::Regions;

@@ -1,8 +1,10 @@
 //! Bytes with a known owner.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::copy;
+use crate::sync::AtomicU64;
 
 /// Bytes that stay registered for as long as this value exists. An access to missing bytes gives an error.
 #[derive(Clone, Copy, Debug)]
@@ -25,10 +27,16 @@ impl<'a> Piece<'a> {
     }
 
     /// Makes a piece of bytes of this process, to be read and written.
-    #[cfg(any(test, fuzzing))]
     pub(crate) fn of_mut(bytes: &'a mut [u8]) -> Self {
         // SAFETY: the unique borrow allows writing them.
         unsafe { Self::new(bytes.as_mut_ptr().expose_provenance(), bytes.len(), true) }
+    }
+
+    /// Makes a piece of words that others may read and write at any time, to be read and written.
+    pub(crate) fn of_atomics(words: &'a [AtomicU64]) -> Self {
+        let address = words.as_ptr().expose_provenance();
+        // SAFETY: `words` keeps the memory for `'a`, and a reference to atomics lets others write the words.
+        unsafe { Self::new(address, size_of_val(words), true) }
     }
 
     /// Makes a piece of bytes that may be read and, if they are `writable`, written.
@@ -63,6 +71,35 @@ impl<'a> Piece<'a> {
             [only] => only.length,
             list => list.iter().map(Self::length).sum(),
         }
+    }
+
+    /// Returns the parts of pieces, one behind the other, that hold the bytes of `range`.
+    #[inline]
+    pub(crate) fn parts(list: &[Self], range: Range<usize>) -> impl Iterator<Item = Self> {
+        let (mut skip, mut left) = (range.start, range.len());
+        list.iter().filter_map(move |piece| {
+            let begin = skip.min(piece.length);
+            skip -= begin;
+            let length = left.min(piece.length - begin);
+            left -= length;
+            (length > 0).then(|| Self {
+                address: piece.address + begin,
+                length,
+                ..*piece
+            })
+        })
+    }
+
+    /// Copies the bytes to another piece of the same length. Returns `None` if the lengths differ, or if bytes are missing or may
+    /// not be written.
+    #[inline]
+    pub(crate) fn copy_to(&self, to: &Piece<'_>) -> Option<()> {
+        if !to.writable || self.length != to.length {
+            return None;
+        }
+        // SAFETY: the callers that made the pieces keep the bytes for as long as the pieces exist, and nobody holds a reference to
+        // them unless it is to atomics; `to` may be written, and both have `length` bytes.
+        unsafe { copy::copy(self.address, to.address, self.length).ok() }
     }
 
     /// Returns whether the bytes may be written.

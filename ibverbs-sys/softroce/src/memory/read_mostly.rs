@@ -3,7 +3,7 @@
 //! Who reads says so in a [lane](Lanes), which takes one atomic operation, to a word that no other thread changes at the
 //! time: threads that read do not slow each other down, as they do by counting themselves in a lock. Who changes the
 //! value says so first, and then waits until nobody reads any more. Either a reader sees that he comes in the way of
-//! a change, or he is seen and waited for: what `epoch` does for copies of peers.
+//! a change, or he is seen and waited for: as in every use of [`epoch`](crate::epoch).
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::same_host::{Lane, Lanes, Line};
+use crate::epoch::{Lane, Lanes};
+use crate::sync::Line;
 
 /// See the module.
 pub(super) struct ReadMostly<T> {

@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use crate::context::{DomainId, Refusal};
 use crate::limits;
 use crate::proto::{AccessFlags, LocalFault, Segment, WindowBinding, Withdrawal};
-use crate::same_host::Neighbourhood;
 
 use super::entries::{Entries, Entry, Found};
 use super::guarded;
@@ -16,9 +15,8 @@ use super::read_mostly::{Changing, ReadMostly, Reading};
 use super::region::Region;
 use super::table::Table;
 use super::window::Window;
-use super::withdrawal::Withdrawals;
 use super::{
-    Arena, Block, DeviceMemory, Piece, Place, RegionAttributes, RegionChange, Span, View,
+    Arena, Block, DeviceMemory, Peers, Piece, Place, RegionAttributes, RegionChange, Span, View,
     WindowKind,
 };
 
@@ -32,8 +30,7 @@ pub struct Registry {
     device_memory: AtomicU64,
     arena: OnceLock<Option<Arc<Arena>>>,
     /// The processes of the host that are told of regions and windows.
-    neighbourhood: OnceLock<Arc<Neighbourhood>>,
-    withdrawals: Withdrawals,
+    peers: OnceLock<Arc<dyn Peers>>,
 }
 
 /// The regions, none of which comes or goes as long as this is around.
@@ -83,8 +80,7 @@ impl Registry {
             entries: ReadMostly::new(entries),
             device_memory: AtomicU64::new(0),
             arena: OnceLock::new(),
-            neighbourhood: OnceLock::new(),
-            withdrawals: Withdrawals::default(),
+            peers: OnceLock::new(),
         }
     }
 
@@ -94,9 +90,9 @@ impl Registry {
         self.arena.get_or_init(|| Arena::new().ok()).as_ref()
     }
 
-    /// Has peers of the same host told of all regions and windows from now on; there are none yet.
-    pub(crate) fn tell(&self, neighbourhood: Arc<Neighbourhood>) {
-        let _ = self.neighbourhood.set(neighbourhood);
+    /// Publishes all regions and windows to peers of the same host from now on; there are none yet.
+    pub(crate) fn tell(&self, peers: Arc<impl Peers + 'static>) {
+        let _ = self.peers.set(peers);
     }
 
     /// Returns the number that keys add to a slot's number.
@@ -106,26 +102,26 @@ impl Registry {
 
     /// Tells peers what is in a slot now, in the place of what they were told before.
     fn publish(&self, entries: &Entries, slot: u32) {
-        let Some(neighbourhood) = self.neighbourhood.get() else {
+        let Some(peers) = self.peers.get() else {
             return;
         };
         match entries.told(slot) {
-            Some(region) => neighbourhood.publish_region(slot, &region),
-            None => _ = neighbourhood.retract_region(slot),
+            Some(region) => peers.publish(slot, &region),
+            None => peers.retract(slot),
         }
     }
 
     /// Takes back what peers were told of a slot, and waits until none uses it any more. Not under the lock: a peer
     /// may take its time. Busy: one does not end; then all is as it was.
     fn vacate(&self, slot: u32) -> Result<(), Refusal> {
-        let Some(neighbourhood) = self.neighbourhood.get() else {
+        let Some(peers) = self.peers.get() else {
             return Ok(());
         };
         if self.entries.read(0).told(slot).is_none() {
             return Ok(());
         }
-        neighbourhood.retract_region(slot);
-        let result = neighbourhood.wait_for_visitors();
+        peers.retract(slot);
+        let result = peers.wait();
         if result.is_err() {
             self.publish(&self.entries.change(), slot);
         }
@@ -369,7 +365,7 @@ impl Registry {
 
     /// Withdraws the slot that `find` finds from peers.
     fn withdraw_slot(&self, find: impl FnOnce(&Entries) -> Option<u32>) -> Withdrawal {
-        let Some(neighbourhood) = self.neighbourhood.get() else {
+        let Some(peers) = self.peers.get() else {
             return Withdrawal::Complete;
         };
         let told = {
@@ -379,7 +375,7 @@ impl Registry {
         let Some(slot) = told else {
             return Withdrawal::Complete;
         };
-        let withdrawal = self.withdrawals.poll(slot, neighbourhood);
+        let withdrawal = peers.withdraw(slot);
         if withdrawal == Withdrawal::Refused {
             self.publish(&self.entries.change(), slot);
         }
@@ -388,16 +384,19 @@ impl Registry {
 
     /// Publishes a window to peers again, after it was withdrawn and neither bound again nor invalidated.
     pub(crate) fn keep(&self, key: u32) {
+        let Some(peers) = self.peers.get() else {
+            return;
+        };
         let slot = self.entries.read(0).table.slot_of(key);
-        if let Some(slot) = slot.filter(|&slot| self.withdrawals.forget(slot)) {
+        if let Some(slot) = slot.filter(|&slot| peers.forget_withdrawal(slot)) {
             self.publish(&self.entries.change(), slot);
         }
     }
 
     /// Returns whether a slot has been published to peers again since the slot was retracted.
     fn is_told(&self, slot: u32) -> bool {
-        let neighbourhood = self.neighbourhood.get();
-        neighbourhood.is_some_and(|neighbourhood| neighbourhood.tells_region(slot))
+        let peers = self.peers.get();
+        peers.is_some_and(|peers| peers.is_published(slot))
     }
 
     /// Binds a window (IBTA 10.6.7.2, 11.4.1.1) that was [withdrawn](Self::withdraw_window).

@@ -230,6 +230,51 @@ impl Span {
         }
     }
 
+    /// Copies bytes from `offset` on to `to`, as many as that has room for.
+    #[inline]
+    pub(super) fn copy_to_piece(&self, offset: u64, to: &Piece<'_>) -> Result<(), Inaccessible> {
+        if let Some(from) = self.piece(offset, to.length(), false) {
+            return from.copy_to(to).ok_or(Inaccessible);
+        }
+        self.by_parts(to, |room, done, part| {
+            self.read(offset + done, room)?;
+            Piece::of(room).copy_to(part).ok_or(Inaccessible)
+        })
+    }
+
+    /// Copies all bytes of `from` to those from `offset` on.
+    #[inline]
+    pub(super) fn copy_from_piece(
+        &self,
+        offset: u64,
+        from: &Piece<'_>,
+    ) -> Result<(), Inaccessible> {
+        if let Some(to) = self.piece(offset, from.length(), true) {
+            return from.copy_to(&to).ok_or(Inaccessible);
+        }
+        self.by_parts(from, |room, done, part| {
+            part.copy_to(&Piece::of_mut(room)).ok_or(Inaccessible)?;
+            self.write(offset + done, room)
+        })
+    }
+
+    /// Calls `copy` for each part of a piece, with as much room, and the number of bytes before the part.
+    #[cold]
+    fn by_parts(
+        &self,
+        piece: &Piece<'_>,
+        mut copy: impl FnMut(&mut [u8], u64, &Piece<'_>) -> Result<(), Inaccessible>,
+    ) -> Result<(), Inaccessible> {
+        let mut room = [0; 1024];
+        for begin in (0..piece.length()).step_by(room.len()) {
+            let end = piece.length().min(begin + room.len());
+            for part in Piece::parts(&[*piece], begin..end) {
+                copy(&mut room[..end - begin], begin as u64, &part)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Compares and swaps the eight bytes at `offset`; what they were.
     pub(super) fn compare_swap(
         &self,

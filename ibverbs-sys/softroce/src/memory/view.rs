@@ -7,6 +7,7 @@ use crate::proto::{
     AccessFlags, LocalFault, Memory, Remote, RemoteFault, Segment, WindowBinding, Withdrawal,
 };
 
+use super::Piece;
 use super::Registry;
 use super::entries::{Entries, Found};
 use super::span::Inaccessible;
@@ -64,6 +65,19 @@ impl<'a> View<'a> {
         found.ok()
     }
 
+    /// Returns whether a peer that shares memory with this process can map the memory of all segments, and so can copy from there
+    /// without the system.
+    pub(crate) fn is_mappable(&self, list: &[Segment]) -> bool {
+        self.registry.with(self.queue_pair, |entries| {
+            let is_mappable = |segment: &Segment| {
+                let (key, address, length) = (segment.key, segment.address, segment.length.into());
+                let found = self.local(entries, key, address, length, false);
+                length == 0 || found.is_some_and(|found| found.span.place().is_some())
+            };
+            list.iter().all(is_mappable)
+        })
+    }
+
     /// Goes through the parts of a list that hold `length` bytes from `offset` on: where they are, and which of the bytes they
     /// hold.
     #[inline]
@@ -102,6 +116,42 @@ impl<'a> View<'a> {
         })
     }
 
+    /// Copies `length` bytes of a message from `offset` on to pieces, one behind the other.
+    pub(crate) fn copy_out(
+        &self,
+        list: &[Segment],
+        offset: u32,
+        length: usize,
+        to: &[Piece<'_>],
+    ) -> Result<(), LocalFault> {
+        self.walk(list, offset, length, false, |found, bytes| {
+            let mut place = found.offset;
+            for part in Piece::parts(to, bytes) {
+                found.span.copy_to_piece(place, &part)?;
+                place += part.length() as u64;
+            }
+            Ok(())
+        })
+    }
+
+    /// Copies `length` bytes of pieces to a message from `offset` on.
+    pub(crate) fn copy_in(
+        &self,
+        list: &[Segment],
+        offset: u32,
+        length: usize,
+        from: &[Piece<'_>],
+    ) -> Result<(), LocalFault> {
+        self.walk(list, offset, length, true, |found, bytes| {
+            let mut place = found.offset;
+            for part in Piece::parts(from, bytes) {
+                found.span.copy_from_piece(place, &part)?;
+                place += part.length() as u64;
+            }
+            Ok(())
+        })
+    }
+
     fn atomic(
         &self,
         key: u32,
@@ -121,17 +171,6 @@ impl<'a> View<'a> {
 }
 
 impl Memory for View<'_> {
-    fn is_mappable(&self, list: &[Segment]) -> bool {
-        self.registry.with(self.queue_pair, |entries| {
-            let is_mappable = |segment: &Segment| {
-                let (key, address, length) = (segment.key, segment.address, segment.length.into());
-                let found = self.local(entries, key, address, length, false);
-                length == 0 || found.is_some_and(|found| found.span.place().is_some())
-            };
-            list.iter().all(is_mappable)
-        })
-    }
-
     #[inline]
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
         self.walk(list, offset, out.len(), false, |found, bytes| {

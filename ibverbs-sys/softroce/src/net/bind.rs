@@ -5,8 +5,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::process;
 
-use super::address;
 use super::socket::{Interface, Socket};
+use crate::address;
 use crate::config::Config;
 
 /// How many addresses in 127/8 a process tries on each port.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::outbox::Shipment;
-use crate::engine::Alarm;
 use crate::proto::Time;
+use crate::timers::Alarm;
 use crate::wire::ip::Headers;
 
 /// How many packets are held back at most.

@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::address;
 use super::endpoint::Endpoint;
 use super::network::Network;
 use super::socket::{Interface, Socket};
+use crate::address;
 use crate::config::Segmentation;
 
 impl Network {

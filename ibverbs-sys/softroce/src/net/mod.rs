@@ -14,7 +14,6 @@
 //! [in front of the BTH](tunnel), so the receiver has an IPv6 GRH. With `SOFTROCE_ADDRESS` it is the host's
 //! own addresses, which is how kernel drivers and network cards are reached.
 
-pub(crate) mod address;
 mod bind;
 mod bursts;
 mod delay;
@@ -37,7 +36,7 @@ use crate::wire::BASE;
 pub(crate) use endpoint::Endpoints;
 pub(crate) use inbox::Inbox;
 pub(crate) use network::{DELAY, Network};
-pub(crate) use outbox::Outbox;
+pub(crate) use outbox::{Outbox, Shares};
 pub(crate) use shared::{Delivery, tag};
 pub(crate) use socket::Socket;
 

@@ -16,15 +16,16 @@ use super::endpoint::{Endpoint, Endpoints, Gid, GidKind};
 use super::limits::{HEADERS, carried_mtu, interface_mtu, unprivileged_buffer};
 use super::outbox::{self, Batch, Outbox};
 use super::peers::Peers;
+use super::route;
 use super::socket::Interface;
-use super::{address, route};
+use crate::address;
 use crate::capture::Capture;
 use crate::config::{Config, Segmentation};
 use crate::counters::Counters;
-use crate::engine::Timers;
 use crate::fault::Faults;
-use crate::proto::{Counter, Mtu, Path, Time};
+use crate::proto::{Mtu, Path, Time};
 use crate::same_host::{Link, Neighbourhood};
+use crate::timers::Timers;
 use crate::wire::ip::Headers;
 
 /// Number of batches that are kept for the next use.
@@ -264,13 +265,6 @@ impl Network {
     /// Returns the link to the process that has a queue pair, even while packets go only through sockets.
     pub(super) fn private_link(&self, path: &Path, queue_pair: u32) -> Option<Arc<Link>> {
         self.link_to(self.address(path, queue_pair)?)
-    }
-
-    /// Counts a packet of this length that went through shared memory.
-    pub(super) fn count_shared(&self, length: usize) {
-        self.counters.count(Counter::SentPackets, 1);
-        self.counters.count(Counter::SharedSentPackets, 1);
-        self.counters.count(Counter::SentBytes, length as u64);
     }
 
     /// Returns the link to the process with this address.

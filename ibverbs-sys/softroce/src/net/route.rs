@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use super::address;
 use super::endpoint::{Gid, GidKind};
+use crate::address;
 use crate::multicast::canonical;
 use crate::proto::Path;
 use crate::wire::ip::Route;

@@ -5,9 +5,11 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use super::network::Network;
-use crate::counters::Tally;
-use crate::proto::{Arrival, Brief, Counter, Path};
+use crate::counters::{Flow, Tally};
+use crate::memory::Piece;
+use crate::proto::{Arrival, Counter, Path};
 use crate::same_host::{Link, Said};
+use crate::transfer::{Brief, Volume};
 use crate::wire::Packet;
 use crate::wire::ip::Route;
 
@@ -51,7 +53,8 @@ fn gids_of(tag: u16) -> (usize, usize) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Delivery<'a> {
     Packet(Packet<'a>),
-    Brief(&'a Brief<'a>),
+    /// A brief, and the chunks behind it.
+    Brief(&'a Brief<'a>, &'a [Piece<'a>]),
 }
 
 impl Network {
@@ -66,15 +69,18 @@ impl Network {
     ) -> usize {
         let mut count = 0;
         for link in links {
-            let (mut packets, mut bytes) = (0, 0);
+            let (mut packets, mut bytes, mut volume) = (0, 0, Volume::default());
             let received = link.receive(BATCH, |tag, said| {
                 match self.admit_shared(link, tag, said) {
                     Ok((arrival, delivery)) => {
                         packets += 1;
                         bytes += match said {
                             Said::Packet(bytes, _) => bytes.len(),
-                            Said::Brief(brief) => brief.bytes(),
+                            Said::Brief(brief, _) => brief.bytes(),
                         } as u64;
+                        if let Delivery::Packet(packet) = &delivery {
+                            volume.add_packet(packet.header.bth.opcode, packet.payload.len());
+                        }
                         deliver(&arrival, &delivery);
                     }
                     Err(Some(reason)) => self.counters.count(reason, 1),
@@ -85,6 +91,7 @@ impl Network {
                 tally.count(Counter::ReceivedPackets, packets);
                 tally.count(Counter::SharedReceivedPackets, packets);
                 tally.count(Counter::ReceivedBytes, bytes);
+                tally.add(Flow::RingReceived, &volume);
             }
             count += received.unwrap_or(0);
             link.resume(&mut go_on);
@@ -115,7 +122,7 @@ impl Network {
                 }
                 Delivery::Packet(packet)
             }
-            Said::Brief(brief) => Delivery::Brief(brief),
+            Said::Brief(brief, chunks) => Delivery::Brief(brief, chunks),
         };
         let arrival = Arrival {
             local: to as u8,

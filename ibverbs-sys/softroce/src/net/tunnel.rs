@@ -1,9 +1,9 @@
 //! IPv6 over the socket of an IPv4 address: the packet's IPv6 and UDP header stand in front of its
-//! BTH. That is how packets travel between the GIDs that [carry](super::address::carried) an IPv4 address.
+//! BTH. That is how packets travel between the GIDs that [carry](crate::address::carried) an IPv4 address.
 
 #![forbid(unsafe_code)]
 
-use super::address::is_unique_local;
+use crate::address::is_unique_local;
 use crate::wire::ip::Headers;
 
 /// Bytes that the headers take.
@@ -31,8 +31,8 @@ pub(crate) fn open(datagram: &[u8]) -> Option<(Headers, &[u8])> {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddrV4};
 
-    use super::super::address::unique_local;
     use super::*;
+    use crate::address::unique_local;
     use crate::wire::ip::Route;
     use crate::wire::{Bth, Deth, Header, Opcode, Operation, Transport};
 

@@ -10,7 +10,7 @@ use super::Nic;
 use super::receiver::Care;
 use crate::counters::Tally;
 use crate::engine::{self, Look};
-use crate::net::{self, Endpoints};
+use crate::net::{self, Endpoints, Shares};
 use crate::proto::{Counter, Mtu, Path, Run, Time};
 use crate::queue_pair::{self, Neighbour};
 use crate::same_host::{Link, Neighbourhood};
@@ -172,5 +172,9 @@ impl queue_pair::Outgoing for net::Outbox<'_> {
 
     fn through(&mut self, link: &Arc<Link>, tag: u16, queue_pair: u32) {
         self.through(link, tag, queue_pair);
+    }
+
+    fn take_shares(&mut self) -> Shares {
+        self.take_shares()
     }
 }

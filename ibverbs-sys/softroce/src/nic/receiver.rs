@@ -10,15 +10,18 @@ use smallvec::SmallVec;
 use super::Nic;
 use super::sockets::Sockets;
 use super::unanswered::Unanswered;
+use crate::address;
 use crate::counters::{Counters, Tally};
 use crate::descriptor;
 use crate::engine::{Engine, Look};
+use crate::memory::Piece;
 use crate::multicast;
-use crate::net::{self, Delivery, Inbox};
-use crate::proto::{Arrival, Brief, Counter, Prospect, Time};
+use crate::net::{Delivery, Inbox};
+use crate::proto::{Arrival, Counter, Prospect, Time};
 use crate::queue_pair::{QueuePair, Recent};
 use crate::same_host::{self, Neighbourhood};
 use crate::spin;
+use crate::transfer::Brief;
 use crate::wire::Run;
 
 /// State of the one thread that is receiving.
@@ -244,8 +247,9 @@ impl Nic {
                     is_urgent = true;
                     self.deliver(now(), arrival, &Run::alone(*packet), touched);
                 }
-                Delivery::Brief(brief) => {
-                    let prospect = self.deliver_brief(coarse(), arrival, brief, touched, recent);
+                Delivery::Brief(brief, chunks) => {
+                    let said = (*brief, *chunks);
+                    let prospect = self.deliver_brief(&mut coarse, arrival, said, touched, recent);
                     is_urgent |= prospect == Prospect::Urgent;
                 }
             },
@@ -257,6 +261,11 @@ impl Nic {
                 queue_pair.room_came();
                 touch(touched, queue_pair);
             }
+        }
+        if is_urgent && care == Care::Poll {
+            // A copy of a long message may have taken longer than the engine waits for a thread that polls.
+            self.polled
+                .store(self.now().as_nanos().max(1), Ordering::Relaxed);
         }
         if !touched.is_empty() {
             unanswered.looked(count);
@@ -328,7 +337,7 @@ impl Nic {
         let number = run.first().header.bth.destination;
         let to_group = multicast::canonical(arrival.destination).is_some();
         // The one goes with the other (IBTA 9.6.3).
-        if to_group != (number == net::address::MULTICAST) {
+        if to_group != (number == address::MULTICAST) {
             self.counters
                 .count(Counter::Unaddressed, run.count() as u64);
         } else if to_group {
@@ -349,15 +358,15 @@ impl Nic {
 
     fn deliver_brief(
         &self,
-        now: Time,
+        now: impl FnOnce() -> Time,
         arrival: &Arrival,
-        brief: &Brief<'_>,
+        (brief, chunks): (&Brief<'_>, &[Piece<'_>]),
         touched: &mut Vec<Arc<QueuePair>>,
         recent: &mut Recent,
     ) -> Prospect {
         let number = brief.destination;
         if let Some(found) = self.queue_pairs.find_again(number, recent) {
-            let prospect = found.receive_brief(now, arrival, brief);
+            let prospect = found.receive_brief(now, arrival, brief, chunks);
             if prospect != Prospect::Nothing
                 && !touched.iter().any(|known| Arc::ptr_eq(known, found))
             {

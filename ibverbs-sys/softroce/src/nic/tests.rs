@@ -17,14 +17,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 mod withdrawal;
 
 use super::{Care, Nic, guid};
+use crate::address;
 use crate::completion::{
     Arming, CompletionChannel, CompletionQueue, CompletionQueueAttributes, Entry, Moderation,
 };
 use crate::config::{Config, Scheduled};
 use crate::context::{Context, Element, ProtectionDomain};
 use crate::engine::Look;
-use crate::fault::{Faults, NetworkFaults};
-use crate::net::address;
+use crate::fault::NetworkFaults;
 use crate::proto::{
     Completion, CompletionStatus, Counter, GatherList, Path, ReceiveRequest, SendOperation,
     Service, State, Work,
@@ -45,7 +45,7 @@ struct Host {
 }
 
 fn open(config: Config) -> Arc<Nic> {
-    let faults = Arc::new(Faults::new(&config));
+    let faults = Arc::new(config.faults());
     Nic::with(&config, Arc::default(), faults).unwrap()
 }
 

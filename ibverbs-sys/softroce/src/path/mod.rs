@@ -9,39 +9,23 @@
 //!
 //! A queue pair takes the first of these that there is, part of a message by part of a message. It does so without an
 //! agreement, since sequence numbers are the same on all ways: what was not answered on one is settled there before
-//! anything goes by another ([`QueuePair::has_direct`](crate::proto::QueuePair::has_direct)). So accidents that are
+//! anything goes by another. So accidents that are
 //! [arranged](crate::fault) while messages go, and captures, have their packets; and what is not clear, as a peer that is
 //! not ready, gone, or connected to someone else, is always found out by packets, in the time that the attributes allow.
 //!
 //! `SOFTROCE_PATH` (`direct`, `shared` or `udp`) leaves only one way beside packets, or none. [`way()`] tells which one a queue
-//! pair goes, and the [counters](crate::counters()) `direct_messages` and `shared_messages` how many messages went so. Between
-//! processes these are reads, writes and atomics. A message that takes a receive goes through a ring in shared memory, which
-//! `shared_xmit_packets` counts, or the receiver copies its bytes.
+//! pair goes, and the [counters](crate::counters()) `direct_messages` and `shared_messages` the number of messages that went so.
+//! Between processes these are reads, writes and atomics. A message that takes a receive goes through a ring in shared memory,
+//! or a side copies its bytes, which other [counters](crate::counters()) tell, each with the bytes and the copies.
 
 use crate::nic::Nic;
 
-/// A way from a queue pair to its peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
-    /// Packets.
-    Udp,
-    /// Within the process.
-    Direct,
-    /// Between processes of the host, through memory that they share.
-    Shared,
-}
+pub use crate::config::Way;
 
-impl Way {
-    /// Whether a choice allows it: packets always go.
-    pub(crate) fn is_allowed(self, choice: Option<Self>) -> bool {
-        self == Self::Udp || choice.is_none_or(|chosen| chosen == self)
-    }
-}
-
-/// The way that messages of this process's queue pair with the number `queue_pair` go at present; none if there is no such
-/// queue pair.
+/// Returns the way that messages of this process's queue pair with the number `queue_pair` go at present; `None` if there is
+/// no such queue pair.
 ///
-/// One that has not sent anything yet is told to send packets.
+/// The way of a queue pair that has not sent anything yet is [`Udp`](Way::Udp).
 pub fn way(queue_pair: u32) -> Option<Way> {
     let found = Nic::opened()?.queue_pairs.find(queue_pair)?;
     Some(if found.is_direct() {
@@ -55,17 +39,8 @@ pub fn way(queue_pair: u32) -> Option<Way> {
 
 #[cfg(test)]
 mod tests {
-    use super::Way;
-
     #[test]
-    fn a_choice_leaves_one_way_and_packets() {
-        use Way::{Direct, Shared, Udp};
-        for way in [Udp, Direct, Shared] {
-            assert!(way.is_allowed(None));
-            assert!(way.is_allowed(Some(way)));
-            assert_eq!(way.is_allowed(Some(Udp)), way == Udp);
-        }
-        assert!(!Shared.is_allowed(Some(Direct)));
+    fn a_queue_pair_that_does_not_exist_goes_no_way() {
         assert_eq!(super::way(0), None);
     }
 }

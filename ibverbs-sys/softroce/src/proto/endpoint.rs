@@ -1,4 +1,4 @@
-use super::{Attributes, Sequence, Service, State};
+use super::{AccessFlags, Attributes, Sequence, Service, State};
 use crate::wire::{Bth, Header, Opcode, Operation, Packet, Transport};
 
 /// The longest message: what the device says of itself, and half of what the specification allows, so that
@@ -74,6 +74,11 @@ impl Endpoint {
             self.attributes.partition_key,
             other.attributes.partition_key,
         )
+    }
+
+    /// Returns whether the peer may write to memory of this side.
+    pub(super) fn may_be_written(&self) -> bool {
+        (self.attributes.access).contains(AccessFlags::REMOTE_WRITE)
     }
 
     /// The largest payload.

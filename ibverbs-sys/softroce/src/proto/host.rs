@@ -1,7 +1,9 @@
 use std::time::Duration;
 
-use super::direct::{Misplaced, Place};
-use super::{AccessFlags, Completion, Payload, ReceiveRequest, Remote, Segment, WindowBinding};
+use super::{
+    AccessFlags, Completion, Data, ReceiveRequest, Remote, Segment, SendRequest, Upcoming,
+    WindowBinding,
+};
 
 /// Why local memory could not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,24 @@ pub enum Withdrawal {
     },
     /// A copy has taken so long that it may never end. The key is as it was.
     Refused,
+}
+
+/// Where the bytes of a part go at the peer.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// To memory that was named by the sender.
+    Remote(Remote),
+    /// To a message, from this byte on, that is scattered over the segments.
+    Local(&'a [Segment], u32),
+}
+
+/// Reason why nothing could be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misplaced {
+    /// The memory of this side.
+    Here,
+    /// The memory of the peer.
+    There,
 }
 
 /// The memory that a queue pair reaches: every access is checked against the keys, and that of the
@@ -79,12 +99,6 @@ pub trait Memory {
         }
         debug_assert_eq!(u64::from(offset), end, "the parts are so many bytes");
         Ok(())
-    }
-
-    /// Returns whether a peer that shares memory with this process can map the memory of all segments, and so can copy from
-    /// there without the system.
-    fn is_mappable(&self, _list: &[Segment]) -> bool {
-        false
     }
 
     /// Checks that a peer may do `access` to `length` bytes. Zero bytes need no key (IBTA 9.7.4.1.5).
@@ -165,7 +179,7 @@ pub trait Memory {
     /// of addresses. All keys are checked before the first byte goes, those of this side first.
     fn carry(
         &self,
-        message: &Payload,
+        message: Data<'_>,
         offset: u32,
         length: u32,
         peer: &Self,
@@ -176,12 +190,12 @@ pub trait Memory {
     {
         let mut bytes = vec![0; length as usize];
         match message {
-            Payload::Inline(inline) => {
+            Data::Inline(inline) => {
                 let end = offset as usize + length as usize;
                 let part = inline.get(offset as usize..end).ok_or(Misplaced::Here)?;
                 bytes.copy_from_slice(part);
             }
-            Payload::Gathered(list) => self
+            Data::Gathered(list) => self
                 .gather(list, offset, &mut bytes)
                 .map_err(|_| Misplaced::Here)?,
         }
@@ -259,12 +273,36 @@ pub enum Counter {
     RemoteAccessErrors,
     RemoteInvalidRequests,
     SendDiscarded,
+    /// Messages to queue pairs of the same process.
     DirectMessages,
+    DirectBytes,
+    DirectCopies,
+    /// One-sided messages: reads, writes and atomics done in the memory of another process.
     SharedMessages,
+    OneSidedBytes,
+    OneSidedCopies,
     /// The part of `SentPackets` that went through memory shared with other processes.
     SharedSentPackets,
     /// The part of `ReceivedPackets` that came through memory shared with other processes.
     SharedReceivedPackets,
+    SlotSentMessages,
+    SlotSentBytes,
+    SlotReceivedMessages,
+    SlotReceivedBytes,
+    DescriptorSentMessages,
+    DescriptorSentBytes,
+    DescriptorReceivedMessages,
+    DescriptorReceivedBytes,
+    DescriptorReceivedCopies,
+    WrittenSentMessages,
+    WrittenSentBytes,
+    WrittenSentCopies,
+    WrittenReceivedMessages,
+    WrittenReceivedBytes,
+    RingSentMessages,
+    RingSentBytes,
+    RingReceivedMessages,
+    RingReceivedBytes,
     SharedWakings,
     /// The part of `SharedWakings` that woke a thread of the program which waited at a channel.
     SharedChannelWakings,
@@ -289,6 +327,17 @@ pub trait Host: Memory {
 
     /// Completes a receive request; for an XRC target, one of the shared queue `xrc_srq`.
     fn complete_receive(&mut self, completion: Completion, xrc_srq: Option<u32>);
+
+    /// Returns whether a peer that shares memory with this process can map the memory of the request's bytes. Called once, when
+    /// the request starts. May return `false` where the answer makes no difference to the path of the request.
+    fn is_mappable(&self, _request: &SendRequest) -> bool {
+        false
+    }
+
+    /// Returns whether packets must not carry the next part of a request, because it goes by another path.
+    fn holds_back(&self, _request: &SendRequest, _upcoming: &Upcoming) -> bool {
+        false
+    }
 
     /// Takes back what peers were told of the queue pair: its requests end with errors. This is called before the first of
     /// their completions, after which the program may change the bytes of its messages.

@@ -11,21 +11,17 @@
 //!    time ──>└───────────┘ ──> next_timeout
 //! ```
 //!
-//! To a peer with which memory is shared short messages go as a [`Brief`], which is a packet without headers.
-//!
-//! Where a queue pair's peer is at hand there is a shorter way than packets: [`QueuePair::poll_direct`] hands a
-//! part of a message, or all of it, to a [`Peer`], and has the answer when that returns. Both ways keep the same
-//! sequence numbers, so they can follow each other within a message.
+//! The bytes of a message can also reach the peer without packets, [part](Part) by part: the caller (module `transfer`) carries them,
+//! and the transport keeps the books. Both use the same sequence numbers, so they can follow each other within a message.
 #![forbid(unsafe_code)]
 
 mod attributes;
-pub(crate) mod brief;
 mod datagram;
-mod direct;
 mod endpoint;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod host;
+mod part;
 mod path;
 mod queue_pair;
 mod receipt;
@@ -36,19 +32,20 @@ mod run;
 mod sequence;
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(not(test), allow(dead_code))]
-mod testing;
+pub(crate) mod testing;
 mod time;
 mod timer;
 
 pub use attributes::{AccessFlags, Attributes, Mtu, Service, State};
-pub use brief::{Brief, Form, Partner, Prospect, Short, Utterance};
-pub use direct::{Answer, Misplaced, Part, Peer, Place, Step};
-pub use host::{Counter, Event, Host, LocalFault, Memory, RemoteFault, Withdrawal};
+pub use host::{
+    Counter, Event, Host, LocalFault, Memory, Misplaced, Place, RemoteFault, Withdrawal,
+};
+pub use part::{Incoming, Kind, NotTaken, Outcome, Part, Posted, Prospect, Source, Step, Upcoming};
 pub use path::{Arrival, Path};
 pub use queue_pair::QueuePair;
 pub use request::{
-    Completion, CompletionStatus, GatherList, Inline, Payload, ReceiveRequest, Remote, Segment,
-    SendOperation, SendRequest, WindowBinding, Work,
+    Completion, CompletionStatus, Data, GatherList, Inline, Payload, ReceiveRequest, Remote,
+    Segment, SendOperation, SendRequest, WindowBinding, Work,
 };
 pub use run::Run;
 pub use sequence::Sequence;

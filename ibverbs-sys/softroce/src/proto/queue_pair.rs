@@ -83,6 +83,7 @@ impl QueuePair {
     }
 
     /// Returns the number of the next request's first packet.
+    #[inline]
     pub fn send_sequence(&self) -> Sequence {
         match self.endpoint.state {
             State::Reset | State::Init | State::ReadyToReceive => {

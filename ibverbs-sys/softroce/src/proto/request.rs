@@ -35,16 +35,65 @@ impl Segment {
 /// The pieces of a message, in order.
 pub type GatherList = SmallVec<[Segment; 4]>;
 
-/// The bytes of a message that were copied when it was posted.
+/// Bytes of a message that were copied when the message was posted.
 pub type Inline = SmallVec<[u8; 64]>;
 
-/// Where a message's bytes are.
+/// Location of the bytes of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// In memory regions.
     Gathered(GatherList),
     /// In the request.
     Inline(Inline),
+}
+
+/// Bytes of a message that is posted now or was posted before.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// In memory regions.
+    Gathered(&'a [Segment]),
+    /// These bytes.
+    Inline(&'a [u8]),
+}
+
+impl Payload {
+    /// Returns the bytes.
+    #[inline]
+    pub fn data(&self) -> Data<'_> {
+        match self {
+            Self::Gathered(list) => Data::Gathered(list),
+            Self::Inline(bytes) => Data::Inline(bytes),
+        }
+    }
+}
+
+impl Data<'_> {
+    /// Returns the number of bytes, or `None` if there are more than a request can have.
+    #[inline(always)]
+    pub(crate) fn length(&self) -> Option<u32> {
+        match self {
+            Self::Gathered([only]) => Some(only.length),
+            Self::Gathered(list) => {
+                (list.iter()).try_fold(0, |total: u32, segment| total.checked_add(segment.length))
+            }
+            Self::Inline(bytes) => u32::try_from(bytes.len()).ok(),
+        }
+    }
+
+    /// Returns a copy.
+    #[inline(always)]
+    pub(super) fn to_payload(self) -> Payload {
+        match self {
+            // Mostly it is one.
+            Self::Gathered(&[only]) => {
+                let mut list = GatherList::new();
+                list.push(only);
+                Payload::Gathered(list)
+            }
+            Self::Gathered(list) => Payload::Gathered(GatherList::from_slice(list)),
+            Self::Inline(bytes) => Payload::Inline(Inline::from_slice(bytes)),
+        }
+    }
 }
 
 /// Memory of the peer.
@@ -56,12 +105,12 @@ pub struct Remote {
     pub key: u32,
 }
 
-/// A memory window's new place.
+/// A binding of a memory window to a range of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBinding {
-    /// The window's key as it is.
+    /// Present key of the window.
     pub window: u32,
-    /// Its key from now on (of a type 2 window the low byte is the caller's choice).
+    /// Key of the window after the binding. Of a type 2 window, the caller chooses the low byte.
     pub key: u32,
     /// The region's local key.
     pub region: u32,
@@ -69,11 +118,11 @@ pub struct WindowBinding {
     pub address: u64,
     /// Bytes.
     pub length: u64,
-    /// What peers may do.
+    /// Operations that peers may do by the window.
     pub access: AccessFlags,
 }
 
-/// What a send request does.
+/// Operation of a send request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendOperation {
     /// Sends a message.
@@ -87,44 +136,44 @@ pub enum SendOperation {
     Datagram {
         /// Immediate data.
         immediate: Option<[u8; 4]>,
-        /// The way.
+        /// Path to the peer.
         path: Path,
-        /// The queue pair there.
+        /// Number of the peer's queue pair.
         destination: u32,
         /// Queue key to send; with the top bit set the queue pair's own is sent (IBTA 10.2.5).
         queue_key: u32,
     },
-    /// Writes into the peer's memory.
+    /// Writes to the peer's memory.
     Write {
-        /// Where.
+        /// Place of the bytes at the peer.
         remote: Remote,
-        /// Immediate data, for which the peer spends a receive request.
+        /// Immediate data, for which the peer takes a receive request.
         immediate: Option<[u8; 4]>,
     },
     /// Reads the peer's memory.
     Read {
-        /// Where.
+        /// Place of the bytes at the peer.
         remote: Remote,
     },
     /// Compares eight bytes of the peer with a value, and swaps if they are equal.
     CompareSwap {
-        /// Where.
+        /// Place of the bytes at the peer.
         remote: Remote,
-        /// What it must be.
+        /// Value that the bytes must have.
         compare: u64,
-        /// What it becomes.
+        /// New value.
         swap: u64,
     },
     /// Adds to eight bytes of the peer.
     FetchAdd {
-        /// Where.
+        /// Place of the bytes at the peer.
         remote: Remote,
-        /// How much.
+        /// Number to add.
         add: u64,
     },
     /// Binds a memory window.
     Bind(WindowBinding),
-    /// Makes a key of this side invalid.
+    /// Invalidates a key of this side.
     LocalInvalidate {
         /// The key.
         key: u32,
@@ -134,37 +183,37 @@ pub enum SendOperation {
 /// A request of the send queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendRequest {
-    /// The caller's number for it.
+    /// The caller's number for the request.
     pub id: u64,
-    /// What to do.
+    /// Operation.
     pub operation: SendOperation,
-    /// The message, or where the answer goes.
+    /// The bytes of the message, or the place for those of the response.
     pub payload: Payload,
-    /// The message's length in bytes.
+    /// Number of bytes of the message.
     pub length: u32,
     /// The shared receive queue at the target of an XRC queue pair.
     pub xrc_srq: Option<u32>,
-    /// A success shall be told too.
+    /// Set if a successful end is reported, too.
     pub signaled: bool,
-    /// The peer's completion shall raise an event.
+    /// Set if the completion of the peer raises a solicited event.
     pub solicited: bool,
-    /// Waits for the reads and atomics before it.
+    /// Set if the request waits for the reads and atomics before it.
     pub fence: bool,
 }
 
 /// A request of a receive queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveRequest {
-    /// The caller's number for it.
+    /// The caller's number for the request.
     pub id: u64,
-    /// Where the message goes.
+    /// Memory for the message.
     pub segments: GatherList,
-    /// Bytes there is room for.
+    /// Number of bytes of the memory.
     pub length: u64,
 }
 
 impl ReceiveRequest {
-    /// A request with this number, for a message that goes there.
+    /// Makes a request with this number, for a message that goes to `segments`.
     #[inline]
     pub fn new(id: u64, segments: &[Segment]) -> Self {
         // Mostly it is one.
@@ -184,7 +233,7 @@ impl ReceiveRequest {
     }
 }
 
-/// How a request ended: `ibv_wc_status` with its numbers.
+/// Result of a request: `ibv_wc_status` with its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[expect(missing_docs, reason = "the specification's own names")]
@@ -208,7 +257,7 @@ pub enum CompletionStatus {
     General = 21,
 }
 
-/// What a completed request was: `ibv_wc_opcode`.
+/// Kind of a completed request: `ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the specification's own names")]
 pub enum Work {
@@ -223,31 +272,31 @@ pub enum Work {
     ReceiveWithImmediate,
 }
 
-/// The end of a request: what becomes an `ibv_wc`.
+/// The end of a request, as an `ibv_wc` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The request's number.
+    /// The caller's number for the request.
     pub id: u64,
-    /// How it ended. Only the number counts beside an error.
+    /// Result. Beside an error, only the number is valid.
     pub status: CompletionStatus,
-    /// What it was.
+    /// Kind of the request.
     pub work: Work,
-    /// Bytes that were received, read or written.
+    /// Number of bytes that were received, read or written.
     pub length: u32,
     /// Immediate data.
     pub immediate: Option<[u8; 4]>,
-    /// The key that the peer had invalidated.
+    /// Key that the peer's message invalidated.
     pub invalidated: Option<u32>,
-    /// Sender's queue pair, of a datagram.
+    /// Number of the sending queue pair, of a datagram.
     pub source: u32,
-    /// A GRH is in front of the message.
+    /// Set if a GRH is in front of the message.
     pub route: bool,
-    /// The peer asked for an event.
+    /// Set if the peer asked for a solicited event.
     pub solicited: bool,
 }
 
 impl Completion {
-    /// The end of the request with this number, with nothing in it.
+    /// Makes the completion of the request with this number, without bytes.
     #[inline]
     pub fn new(id: u64, status: CompletionStatus, work: Work) -> Self {
         Self {

@@ -19,7 +19,7 @@ pub struct Run {
 
 impl QueuePair {
     /// What [`poll_transmit`](Self::poll_transmit) has next, if that is several packets of one kind.
-    pub fn next_run(&self) -> Option<Run> {
+    pub fn next_run(&self, host: &impl Host) -> Option<Run> {
         let sends = matches!(
             self.endpoint.state,
             State::ReadyToSend | State::SendQueueDrained
@@ -29,7 +29,7 @@ impl QueuePair {
             return None;
         }
         let path = self.endpoint.attributes.path?;
-        self.requester.next_run(&self.endpoint, path)
+        self.requester.next_run(&self.endpoint, path, host)
     }
 
     /// Writes the packets of a [run](Self::next_run), or the first `count` of them, each to the front of one of so many equal parts of

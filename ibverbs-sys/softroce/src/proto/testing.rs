@@ -10,8 +10,9 @@ use smallvec::smallvec;
 use super::{
     AccessFlags, Arrival, Attributes, Completion, CompletionStatus, Counter, Event, Host,
     LocalFault, Memory, Mtu, Path, Payload, QueuePair, ReceiveRequest, Remote, RemoteFault,
-    Segment, SendOperation, SendRequest, Sequence, Service, State, Time, WindowBinding,
+    Segment, SendOperation, SendRequest, Sequence, Service, State, Time, Upcoming, WindowBinding,
 };
+use crate::transfer::{Carrier, Kind, Peer, Transfer, Work, choose, depends_on_memory};
 use crate::wire::{Header, Packet};
 
 /// Memory, receives, and a record of all that happened.
@@ -25,6 +26,8 @@ pub(crate) struct Machine {
     pub(crate) events: Vec<Event>,
     /// Set if peers can map the memory.
     pub(crate) is_mappable: bool,
+    /// Location of the peer.
+    pub(crate) peer: Peer,
     counts: [u64; Counter::COUNT],
 }
 
@@ -50,6 +53,7 @@ impl Default for Machine {
             received: Vec::new(),
             events: Vec::new(),
             is_mappable: false,
+            peer: Peer::Elsewhere,
             counts: [0; Counter::COUNT],
         }
     }
@@ -226,10 +230,6 @@ impl Machine {
 }
 
 impl Memory for Machine {
-    fn is_mappable(&self, _: &[Segment]) -> bool {
-        self.is_mappable
-    }
-
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
         for (address, key, begin, length) in Self::pieces(list, offset, out.len())? {
             let part = &mut out[begin..begin + length];
@@ -344,7 +344,21 @@ impl Memory for Machine {
     }
 }
 
+impl Carrier for Machine {
+    fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
+        choose(&Work::of(request, upcoming), self.peer)
+    }
+}
+
 impl Host for Machine {
+    fn is_mappable(&self, request: &SendRequest) -> bool {
+        self.is_mappable && depends_on_memory(Kind::of(request), request.length)
+    }
+
+    fn holds_back(&self, request: &SendRequest, upcoming: &Upcoming) -> bool {
+        self.transfer(request, upcoming).excludes_packets()
+    }
+
     fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest> {
         match xrc_srq {
             None => self.receives.pop_front(),

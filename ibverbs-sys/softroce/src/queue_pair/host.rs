@@ -9,10 +9,12 @@ use crate::completion::{CompletionQueue, Entry};
 use crate::context::{DomainId, Held, ProtectionDomain};
 use crate::memory::{Piece, View};
 use crate::proto::{
-    AccessFlags, Completion, Counter, Event, Host, LocalFault, Memory, Misplaced, Payload, Place,
-    ReceiveRequest, Remote, RemoteFault, Segment, WindowBinding, Withdrawal,
+    AccessFlags, Completion, Counter, Data, Event, Host, LocalFault, Memory, Misplaced, Payload,
+    Place, ReceiveRequest, Remote, RemoteFault, Segment, SendRequest, Upcoming, WindowBinding,
+    Withdrawal,
 };
 use crate::receive::{ReceiveQueue, SharedReceiveQueue};
+use crate::transfer::{Carrier, Kind, Peer, Portion, Transfer, Work, choose, depends_on_memory};
 use crate::xrc::XrcDomain;
 
 /// The objects that a queue pair uses as long as it exists.
@@ -45,8 +47,10 @@ pub(super) struct Notes {
     pub(super) draining: bool,
     /// The program wants to know when it has.
     pub(super) notify_drained: bool,
-    /// A completion found no room.
+    /// Set if a completion found no room.
     pub(super) overrun: bool,
+    /// Location of the peer of the next request.
+    pub(super) peer: Peer,
 }
 
 /// The transport's surroundings, for one call.
@@ -119,6 +123,43 @@ impl Surroundings<'_> {
         memory.with_segments(list, offset, length as usize, write, act)
     }
 
+    /// Copies bytes of a message of this side to pieces. Returns `None` if the bytes cannot be read.
+    #[inline]
+    pub(super) fn copy_out(&self, portion: Portion<'_>, to: &[Piece<'_>]) -> Option<()> {
+        let (offset, length) = (portion.offset, portion.length as usize);
+        match portion.data {
+            Data::Gathered(list) => self.local().ok()?.copy_out(list, offset, length, to).ok(),
+            Data::Inline(bytes) => {
+                let bytes = bytes.get(offset as usize..)?.get(..length)?;
+                let mut done = 0;
+                for part in Piece::parts(to, 0..length) {
+                    let end = done + part.length();
+                    Piece::of(bytes.get(done..end)?).copy_to(&part)?;
+                    done = end;
+                }
+                Some(())
+            }
+        }
+    }
+
+    /// Copies `length` bytes of pieces to a message from `offset` on. Returns `None` if the message cannot be written.
+    #[inline]
+    pub(super) fn copy_in(
+        &self,
+        list: &[Segment],
+        offset: u32,
+        length: u32,
+        from: &[Piece<'_>],
+    ) -> Option<()> {
+        let memory = self.local().ok()?;
+        memory.copy_in(list, offset, length as usize, from).ok()
+    }
+
+    /// Returns whether a peer that shares memory with this process can map the memory of all segments.
+    pub(super) fn can_map(&self, list: &[Segment]) -> bool {
+        self.local().is_ok_and(|memory| memory.is_mappable(list))
+    }
+
     /// Tells how requests of this side ended, in order.
     #[inline(always)]
     pub(super) fn complete_sends(&mut self, completions: impl Iterator<Item = Completion>) {
@@ -163,10 +204,6 @@ fn complete(
 }
 
 impl Memory for Surroundings<'_> {
-    fn is_mappable(&self, list: &[Segment]) -> bool {
-        self.local().is_ok_and(|memory| memory.is_mappable(list))
-    }
-
     fn gather(&self, list: &[Segment], offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
         self.local()?.gather(list, offset, out)
     }
@@ -271,7 +308,7 @@ impl Memory for Surroundings<'_> {
 
     fn carry(
         &self,
-        message: &Payload,
+        message: Data<'_>,
         offset: u32,
         length: u32,
         peer: &Self,
@@ -296,7 +333,26 @@ impl Memory for Surroundings<'_> {
     }
 }
 
+impl Carrier for Surroundings<'_> {
+    fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
+        choose(&Work::of(request, upcoming), self.notes.peer)
+    }
+}
+
 impl Host for Surroundings<'_> {
+    fn is_mappable(&self, request: &SendRequest) -> bool {
+        let Payload::Gathered(list) = &request.payload else {
+            return false;
+        };
+        self.notes.peer == Peer::SameHost
+            && depends_on_memory(Kind::of(request), request.length)
+            && self.can_map(list)
+    }
+
+    fn holds_back(&self, request: &SendRequest, upcoming: &Upcoming) -> bool {
+        self.transfer(request, upcoming).excludes_packets()
+    }
+
     fn next_receive(&mut self, xrc_srq: Option<u32>) -> Option<ReceiveRequest> {
         match (&self.attached.receives, xrc_srq) {
             (Receives::Own(queue), None) => queue.borrow_mut().take(),

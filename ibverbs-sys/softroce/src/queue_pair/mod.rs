@@ -11,36 +11,36 @@
 //! | `host` | what the transport asks of its surroundings |
 //! | `handles` | who knows a queue pair: several, of an XRC target |
 //! | `device` | what is asked of the NIC |
-//! | `direct` | messages between two queue pairs of the NIC, without packets |
-//! | `shared` | the same with a queue pair of another process of the host, as far as it needs nobody there |
-//! | `at_once` | of those, what is done while it is posted |
-//! | `brief` | short messages to such a queue pair, and acknowledgements |
+//! | `advance` | executing and sending what is queued, by the paths in their order |
+//! | `in_process` | messages between two queue pairs of the NIC |
+//! | `same_host` | messages to a queue pair of another process of the host |
+//! | `publication` | the record of a queue pair that other processes read |
+//! | `posted` | one-sided work that is executed while it is posted |
 //! | `draft` | a send request while it is described, and its checks |
 //! | `batch` | the requests of `ibv_wr_start` to `ibv_wr_complete` |
 //! | `directory` | the queue pairs by their numbers |
 #![forbid(unsafe_code)]
 
-mod at_once;
+mod advance;
 mod batch;
-mod brief;
 mod create;
 mod device;
-mod direct;
 mod directory;
 mod draft;
 mod error;
 mod handles;
 mod host;
+mod in_process;
 mod modify;
 mod object;
-mod one_sided;
 mod post;
-mod shared;
+mod posted;
+mod publication;
+mod same_host;
 #[cfg(test)]
 mod tests;
 mod transition;
 
-pub(crate) use at_once::{Keys, List};
 pub(crate) use batch::Batch;
 pub(crate) use create::{Creation, service_of};
 pub(crate) use device::Outgoing;
@@ -51,5 +51,5 @@ pub(crate) use error::{CreateError, PostError};
 pub(crate) use handles::Handle;
 pub(crate) use modify::{Modification, number_of};
 pub use object::QueuePair;
-pub(crate) use one_sided::{Action, Data, OneSided};
 pub(crate) use post::Sender;
+pub(crate) use posted::{Keys, List};

@@ -6,20 +6,21 @@ use ibverbs_sys::{ibv_mig_state, ibv_qp_attr, ibv_qp_cap};
 
 use super::create::Creation;
 use super::device::{Device, Outgoing};
-use super::direct::Link;
 use super::draft::Rules;
 use super::error::{CreateError, ModifyError};
 use super::handles::{Handle, Handles};
 use super::host::{Attached, Notes, Receives, Surroundings};
+use super::in_process::Link;
 use super::modify::{Modification, Present, check, mtu_number, number_of};
-use super::shared::{Partner, Told};
+use super::publication::Publication;
+use super::same_host::Partner;
 use super::transition::Mask;
 use crate::context::{Context, DomainId, Element, Held, Refusal, Shared, Usage};
 use crate::counters::Tally;
-use crate::engine::Alarm;
 use crate::proto::{self, Arrival, Attributes, Counter, Event, Host, Path, Service, State, Time};
 use crate::receive::ReceiveQueue;
 use crate::spin::Mutex;
+use crate::timers::Alarm;
 use crate::wire::Run;
 
 /// A queue pair: `ibv_qp`.
@@ -56,7 +57,7 @@ pub(super) struct Inner {
     /// The peer in another process that it shares memory with.
     pub(super) partner: Option<Partner>,
     /// The information about this queue pair that other processes have.
-    pub(super) told: Told,
+    pub(super) publication: Publication,
     /// Counters of its messages.
     pub(super) tally: Tally,
 }
@@ -123,7 +124,7 @@ impl QueuePair {
                 version: 0,
                 link: None,
                 partner: None,
-                told: Told::default(),
+                publication: Publication::default(),
                 tally: device.tally(),
             }),
         };
@@ -210,9 +211,9 @@ impl QueuePair {
         let now = inner.transport.state();
         if now == State::ReadyToReceive && state != now {
             let first = inner.transport.receive_sequence();
-            inner.told.connect(first.value());
+            inner.publication.connect(first.value());
         }
-        self.tell(&mut inner);
+        self.publish(&mut inner);
         let new_peer = self.peer_of(&inner);
         drop(inner);
         if new_peer != peer {
@@ -279,8 +280,8 @@ impl QueuePair {
         outgoing: &mut impl Outgoing,
     ) -> Option<Time> {
         let mut inner = self.inner.lock();
-        self.carry(&mut inner);
-        self.transmit_packets(&mut inner, now, outgoing);
+        self.move_queued(&mut inner);
+        self.transmit_queued(&mut inner, now, outgoing);
         inner.transport.next_timeout()
     }
 
@@ -290,42 +291,6 @@ impl QueuePair {
         let mut inner = self.inner.lock();
         if (inner.partner.as_ref()).is_some_and(|partner| !partner.link.is_dead()) {
             inner.transport.room_came();
-        }
-    }
-
-    pub(super) fn transmit_packets(
-        &self,
-        inner: &mut Inner,
-        now: impl FnOnce() -> Time,
-        outgoing: &mut impl Outgoing,
-    ) {
-        if self.transmit_briefs(inner, outgoing) {
-            return;
-        }
-        let now = now();
-        self.choose_way(inner, outgoing);
-        self.with(inner, |transport, host| {
-            host.answering = true;
-            loop {
-                while let Some(run) = transport.next_run()
-                    && outgoing.push_run(&run, |count, out| {
-                        transport.write_run(count, now, host, out)
-                    })
-                {}
-                if !outgoing.push(|out| transport.poll_transmit(now, host, out)) {
-                    break;
-                }
-            }
-        });
-        if let Some(partner) = &inner.partner
-            && partner.link.has_waiting(self.number())
-        {
-            inner.transport.expect_room(now);
-        }
-        outgoing.flush();
-        if inner.transport.offers_next() {
-            // The packets that had to go before the offered message are on their way now.
-            self.transmit_briefs(inner, outgoing);
         }
     }
 
@@ -389,7 +354,7 @@ impl QueuePair {
         self.enter(&mut inner, State::Reset);
         self.forget(&mut inner);
         inner.attached = None;
-        self.tell(&mut inner);
+        self.publish(&mut inner);
         drop(inner);
         self.change_peer(peer, None);
         self.device.memory().release_queue_pair(self.number);
@@ -468,7 +433,7 @@ impl QueuePair {
         self.fail_if_overrun(transport, &mut host);
         if transport.state() == State::Error {
             // Nobody waits for those who still go by it: that is for who destroys it or sets it up anew.
-            self.tell(inner);
+            self.publish(inner);
         }
         Some(result)
     }

@@ -1,15 +1,14 @@
 //! The queues of a queue pair, locked for who posts to them.
 
-use super::at_once::List;
 use super::device::Outgoing;
 use super::draft::Draft;
 use super::error::PostError;
 use super::host::Receives;
 use super::object::{Inner, QueuePair};
-use super::one_sided::Data;
+use super::posted::List;
 use crate::proto::{
-    Completion, CompletionStatus, Host, ReceiveRequest, SendOperation, SendRequest, State, Step,
-    Time, Utterance, WindowBinding, Work,
+    Completion, CompletionStatus, Data, Host, Posted, ReceiveRequest, SendOperation, SendRequest,
+    State, Step, Time, WindowBinding, Work,
 };
 use crate::spin::MutexGuard;
 
@@ -17,11 +16,11 @@ use crate::spin::MutexGuard;
 pub(crate) struct Sender<'a> {
     queue_pair: &'a QueuePair,
     inner: MutexGuard<'a, Inner>,
-    /// The peer is to be woken for what was said.
-    has_said: bool,
-    /// Something was posted that goes later.
+    /// Set if the peer has to be woken for briefs that were sent.
+    has_sent: bool,
+    /// Set if a request was queued.
     has_queued: bool,
-    /// Requests that were done at once: they take room for as long as it lasts, as others do.
+    /// Number of requests that were executed while they were posted. They take room until the sender is dropped, as others do.
     done: usize,
 }
 
@@ -32,7 +31,7 @@ impl QueuePair {
         Sender {
             queue_pair: self,
             inner: self.inner.lock(),
-            has_said: false,
+            has_sent: false,
             has_queued: false,
             done: 0,
         }
@@ -60,38 +59,39 @@ impl QueuePair {
 }
 
 impl Sender<'_> {
-    /// Posts a short message and sends it, if that can be done at once.
+    /// Posts a message and sends it in a brief, if that is its path and nothing holds it up. Returns whether that was done.
     #[inline]
-    pub(crate) fn say(&mut self, message: &Utterance, data: Data<'_>) -> bool {
-        let said = self.ready(1).is_ok() && self.queue_pair.say(&mut self.inner, message, data);
-        self.has_said |= said;
-        said
+    pub(crate) fn post_brief(&mut self, message: &Posted, data: Data<'_>) -> bool {
+        let sent =
+            self.ready(1).is_ok() && self.queue_pair.post_brief(&mut self.inner, message, data);
+        self.has_sent |= sent;
+        sent
     }
 
-    /// Whether nothing was posted of which something is left to be done.
+    /// Returns whether nothing is left to be done of what was posted.
     pub(crate) fn is_idle(&self) -> bool {
-        !self.has_said && !self.has_queued
+        !self.has_sent && !self.has_queued
     }
 
-    /// If something was said: sees to it that the peer hears it. Whether nothing else is to be sent.
+    /// Wakes the peer, if it sleeps, for briefs that were sent. Returns whether there were briefs, and nothing else is to be sent.
     #[inline]
-    pub(crate) fn flush_said(&mut self) -> bool {
-        std::mem::take(&mut self.has_said) && self.queue_pair.flush_said(&self.inner)
+    pub(crate) fn flush_briefs(&mut self) -> bool {
+        std::mem::take(&mut self.has_sent) && self.queue_pair.flush_briefs(&self.inner)
     }
 
-    /// Does requests of a list at once, as far as that goes; how many.
+    /// Executes requests of a list, up to the first that has to be queued. Returns the number of requests.
     #[inline]
-    pub(crate) fn do_at_once<'l>(&mut self, list: &mut impl List<'l>) -> usize {
+    pub(crate) fn execute<'l>(&mut self, list: &mut impl List<'l>) -> usize {
         let room = self.queue_pair.rules().capabilities.max_send_wr as usize;
         let before = self.done;
         loop {
             let most = room.saturating_sub(self.done);
-            let done = self.queue_pair.do_at_once(&mut self.inner, list, most);
+            let done = self.queue_pair.execute_posted(&mut self.inner, list, most);
             self.done += done;
             if done == 0 || list.peek().is_none() {
                 return self.done - before;
             }
-            // Others shall have their turn.
+            // Other threads get at the queue pair.
             MutexGuard::bump(&mut self.inner);
         }
     }
@@ -118,7 +118,7 @@ impl Sender<'_> {
     /// Posts all requests, or none.
     pub(crate) fn post_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         self.ready(requests.len())?;
-        let done = self.do_at_once(&mut &requests[..]);
+        let done = self.execute(&mut &requests[..]);
         requests.drain(..done);
         self.has_queued |= !requests.is_empty();
         self.queue_pair.with(&mut self.inner, |transport, host| {
@@ -129,9 +129,9 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Moves what can go directly; whether something is left for packets.
-    pub(crate) fn carry(&mut self) -> Step {
-        self.queue_pair.carry(&mut self.inner)
+    /// Moves what can go without packets and briefs. Returns whether something is left for them.
+    pub(crate) fn move_queued(&mut self) -> Step {
+        self.queue_pair.move_queued(&mut self.inner)
     }
 
     /// Whether what was posted may wait for an answer that is on its way, and go together with what is posted until then.
@@ -142,12 +142,25 @@ impl Sender<'_> {
 
     /// Hands over all packets that may go now, as [`QueuePair::transmit`] does.
     pub(crate) fn transmit(&mut self, now: impl FnOnce() -> Time, outgoing: &mut impl Outgoing) {
-        (self.queue_pair).transmit_packets(&mut self.inner, now, outgoing);
+        (self.queue_pair).transmit_queued(&mut self.inner, now, outgoing);
     }
 
-    /// When there is something to do by itself.
-    pub(crate) fn next_timeout(&self) -> Option<Time> {
+    /// Returns the time for which to note the queue pair among the timers after only briefs were sent. Returns `None` if no answer
+    /// is awaited, or if the queue pair is noted already. In the second case the acknowledgement timeout begins when that earlier
+    /// timer calls, so the peer has up to twice the timeout; the specification allows four times (IBTA 9.7.6.1.3).
+    #[inline(always)]
+    pub(crate) fn answer_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
+        if !self.inner.transport.is_unarmed() || self.queue_pair.alarm().is_noted() {
+            return None;
+        }
+        self.inner.transport.arm(now());
         self.inner.transport.next_timeout()
+    }
+
+    /// Returns the time for which the queue pair is to be noted among the timers.
+    pub(crate) fn next_timeout(&mut self, now: impl FnOnce() -> Time) -> Option<Time> {
+        let answer = self.answer_timeout(now);
+        answer.or_else(|| self.inner.transport.next_timeout())
     }
 
     #[inline]

@@ -10,15 +10,18 @@
 use std::net::Ipv6Addr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
-use super::epoch::{Lane, Lanes};
 use super::link::Link;
 use super::process::{self, Place};
-use super::regions::Region;
+
 use super::shared::Map;
-use crate::memory::Piece;
+use crate::epoch::{Lane, Lanes};
+#[cfg(any(test, feature = "sim"))]
+use crate::fault::stops::{self, StopPoint};
+use crate::memory::{Piece, Published};
 use crate::proto::{AccessFlags, Remote, Segment};
+use crate::transfer::Atomic;
 
 /// A queue pair at a peer, as this side knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +54,6 @@ pub(crate) enum Access<'a> {
     Put(&'a [Piece<'a>]),
     /// They are copied here.
     Get(&'a [Piece<'a>]),
-}
-
-/// An atomic operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Atomic {
-    CompareSwap { compare: u64, swap: u64 },
-    FetchAdd { add: u64 },
 }
 
 /// What is known of a queue pair at a peer and of its memory, by what was told at earlier visits.
@@ -112,6 +108,8 @@ pub(crate) struct Visit<'a> {
     domain: u64,
     /// What may still be done in it, in bytes.
     left: usize,
+    /// Regions that were looked up.
+    lookups: u32,
     _lane: Lane<'a>,
 }
 
@@ -165,6 +163,7 @@ impl Link {
             access: reach.access,
             domain: reach.domain,
             left: LONG,
+            lookups: 0,
             _lane: lane,
         })
     }
@@ -187,6 +186,12 @@ impl Visit<'_> {
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left == 0
+    }
+
+    /// Returns how often a request had another region than the one before it.
+    #[inline]
+    pub(crate) fn lookups(&self) -> u32 {
+        self.lookups
     }
 
     /// Fetches the record of a key of the peer into the cache, as [`Regions::expect`](crate::memory::Regions::expect) does.
@@ -234,7 +239,10 @@ impl Visit<'_> {
         };
         let length = Piece::total(pieces);
         self.left = self.left.saturating_sub(length + REQUEST);
-        match self.find(remote, length, AccessFlags::empty())? {
+        let bytes = self.find(remote, length, AccessFlags::empty())?;
+        #[cfg(any(test, feature = "sim"))]
+        stops::pass(StopPoint::Copy);
+        match bytes {
             Bytes::Mapped(offset) => {
                 let (_, map) = self.known.map.as_ref()?;
                 map.get(offset, pieces)
@@ -248,12 +256,13 @@ impl Visit<'_> {
     /// Returns whether the peer has published its queue pair without a change during this visit: then the bytes that were fetched
     /// are those of a message that had not ended.
     pub(crate) fn was_valid(&self) -> bool {
-        fence(Ordering::Acquire);
+        #[cfg(any(test, feature = "sim"))]
+        stops::pass(StopPoint::Copied);
         let reach = self.known.queue_pair;
         reach.is_some_and(|reach| {
             self.link
                 .tables()
-                .has_queue_pair(self.number, reach.version)
+                .had_queue_pair(self.number, reach.version)
         })
     }
 
@@ -283,14 +292,11 @@ impl Visit<'_> {
 
     #[cold]
     fn by_kernel(&mut self, place: Place, access: Access<'_>) -> Option<()> {
-        // The thread's number could be that of another one by now.
-        if !self.link.is_fresh() {
-            return None;
-        }
+        let thread = self.link.thread()?;
         self.left = self.left.saturating_sub(CALL);
         let copied = match access {
-            Access::Put(pieces) => process::write(self.link.thread(), pieces, place),
-            Access::Get(pieces) => process::read(self.link.thread(), place, pieces),
+            Access::Put(pieces) => process::write(thread, pieces, place),
+            Access::Get(pieces) => process::read(thread, place, pieces),
         };
         copied
             .ok()
@@ -323,6 +329,7 @@ impl Visit<'_> {
     #[inline(never)]
     fn learn(&mut self, slot: u32, key: u32) -> Option<&Extent> {
         self.known.region = None;
+        self.lookups += 1;
         let (version, region) = self.link.tables().region(slot)?;
         let is_served = region.queue_pair.is_none_or(|only| only == self.number);
         if region.key != key || region.domain != self.domain || !is_served {
@@ -343,7 +350,7 @@ impl Visit<'_> {
     }
 
     /// How far into what is mapped here a region begins, all of which is inside then.
-    fn locate(&mut self, region: &Region) -> Option<usize> {
+    fn locate(&mut self, region: &Published) -> Option<usize> {
         let place = region.place.as_ref()?;
         let end = place.offset.checked_add(region.length)?;
         if let Some((range, _)) = &self.known.map

@@ -4,7 +4,7 @@
 //! A thread that retracts a region, a window or a queue pair waits for the copies of all these peers. Therefore each peer is
 //! added before it receives the permission to copy, and removed when it certainly does not copy any more.
 
-use super::sync::{AtomicU64, Mutex, Ordering, fence, lock};
+use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock};
 
 /// The list of peers that may copy, each a `T`.
 #[derive(Debug)]
@@ -72,9 +72,9 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    use super::super::epoch::Lanes;
-    use super::super::ring::Line;
     use super::*;
+    use crate::epoch::Lanes;
+    use crate::sync::Line;
 
     struct World {
         lines: Vec<Line>,

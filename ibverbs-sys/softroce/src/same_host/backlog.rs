@@ -1,31 +1,33 @@
 #![forbid(unsafe_code)]
-//! Who waits until a peer has made room for more.
+//! The backlog of a link: queue pairs that wait for room in the ring to the peer.
 //!
-//! A queue pair asks whether there is room before it makes a packet. Where there is none it is noted, and what it has to send
-//! stays in its send queue: nothing is lost, and nothing is sent twice. The peer is told that somebody waits,
-//! and wakes this process when it has made room, if it sleeps. Whoever looks after the network then has all go on that
-//! were noted.
+//! A queue pair asks for room before it makes a packet or a brief. If there is none, the backlog notes the queue pair, and its
+//! messages stay in its send queue: nothing is lost, and nothing is sent twice. The peer learns that queue pairs wait, and wakes
+//! this process, if it sleeps, after it has made room. The thread that receives then lets all noted queue pairs go on.
 //!
-//! Another thread may take the room between question and packet. Such a packet is kept here, and goes before any other of
-//! this link.
+//! Another thread may take the room between the question and the packet. The backlog keeps such a packet, and sends it before
+//! any other packet of the link.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::brief;
 use super::link::{Failure, Link};
-use super::ring::{CHUNK, WORDS};
-use crate::proto::Brief;
+use super::ring::CHUNK;
+use crate::transfer::PART_CHUNKS;
 
-/// Chunks of the longest packet.
-const MOST: u16 = (super::link::LONGEST / CHUNK) as u16;
+/// Chunks of the longest message.
+const MOST: u16 = {
+    let part = PART_CHUNKS as usize;
+    assert!(part >= super::link::LONGEST);
+    (part / CHUNK) as u16
+};
 
-/// What waits for room.
+/// Queue pairs and packets that wait for room.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
-    /// Whether there is anything; changes under the lock.
+    /// Set if anything waits. Changes only under the lock.
     is_waiting: AtomicBool,
     waiting: Mutex<Waiting>,
 }
@@ -33,6 +35,7 @@ pub(super) struct Backlog {
 #[derive(Debug, Default)]
 struct Waiting {
     queue_pairs: Vec<u32>,
+    /// Packets and their tags.
     kept: VecDeque<(u16, Kept)>,
 }
 
@@ -43,8 +46,8 @@ impl Waiting {
         }
     }
 
-    /// Those who waited, as they go on. They wait again in that order, and the first of them may take all the room: it is another one
-    /// each time.
+    /// Takes the queue pairs that wait, which go on in the returned order and wait again in that order. The first of them may
+    /// take all the room, so another one is the first each time.
     fn leave(&mut self) -> Vec<u32> {
         let mut queue_pairs = std::mem::take(&mut self.queue_pairs);
         if !queue_pairs.is_empty() {
@@ -54,12 +57,11 @@ impl Waiting {
     }
 }
 
-/// What was made when there was room.
+/// A packet that was made when there was room.
 #[derive(Debug)]
-pub(crate) enum Kept {
-    /// A packet and its annotation.
-    Packet(Box<[u8]>, u64),
-    Brief([u64; WORDS]),
+pub(crate) struct Kept {
+    pub(crate) bytes: Box<[u8]>,
+    pub(crate) annotation: u64,
 }
 
 impl Link {
@@ -68,7 +70,7 @@ impl Link {
         !self.backlog.is_waiting.load(Ordering::Acquire) && self.sender().may_have_room(MOST)
     }
 
-    /// Whether a packet of a queue pair can go. If not, [`resume`](Self::resume) names the queue pair when there is room.
+    /// Returns whether a queue pair may send now. If not, [`resume`](Self::resume) names the queue pair when there is room.
     pub(crate) fn may_send(&self, queue_pair: u32) -> bool {
         if self.has_room() {
             return true;
@@ -85,30 +87,25 @@ impl Link {
         false
     }
 
-    /// Whether something waits for room.
+    /// Returns whether anything waits for room.
     #[inline]
     pub(crate) fn has_backlog(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
     }
 
-    /// Whether a queue pair waits for room.
+    /// Returns whether a queue pair waits for room.
     pub(crate) fn has_waiting(&self, queue_pair: u32) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.backlog.waiting.lock().queue_pairs).contains(&queue_pair)
     }
 
-    /// Whether somebody is still to be told that the peer, which is known to be gone, makes no room any more. Who comes after that
-    /// finds it out by himself.
+    /// Returns whether queue pairs wait that must learn that the peer, which is known to be gone, makes no room any more. A queue
+    /// pair that asks later learns that at once.
     pub(super) fn owes_news(&self) -> bool {
         !self.backlog.waiting.lock().queue_pairs.is_empty()
     }
 
-    /// Keeps a brief for which the room has gone.
-    pub(crate) fn keep_brief(&self, tag: u16, brief: &Brief<'_>) {
-        self.keep(tag, Kept::Brief(brief::encode(brief)));
-    }
-
-    /// Keeps a packet or a brief for which the room has gone.
+    /// Keeps a packet for which the room has gone.
     pub(crate) fn keep(&self, tag: u16, what: Kept) {
         let mut waiting = self.backlog.waiting.lock();
         self.backlog.is_waiting.store(true, Ordering::Release);
@@ -116,14 +113,14 @@ impl Link {
         self.settle(&mut waiting);
     }
 
-    /// Whether [`resume`](Self::resume) has something to do. Otherwise the peer wakes this process when it has, if it is
-    /// asleep by then.
+    /// Returns whether [`resume`](Self::resume) has something to do. Otherwise the peer wakes this process as soon as that is so,
+    /// if the process is asleep by then.
     pub(crate) fn can_resume(&self) -> bool {
         self.backlog.is_waiting.load(Ordering::Acquire)
             && (self.is_dead() || self.sender().starve(MOST))
     }
 
-    /// If there is room, or nobody to wait for: sends what was kept, and names those who wait.
+    /// Sends the packets that were kept, and names the queue pairs that wait, if there is room or the peer is gone.
     pub(crate) fn resume(&self, go_on: impl FnMut(u32)) {
         if !self.can_resume() {
             return;
@@ -139,24 +136,21 @@ impl Link {
         queue_pairs.into_iter().for_each(go_on);
     }
 
-    /// Sends what was kept; whether all of it has gone and there is room for more. If not, the peer was asked to say when
-    /// there is.
+    /// Sends the packets that were kept. Returns whether all have gone and there is room for more. If not, the peer was asked to
+    /// tell when there is.
     fn settle(&self, waiting: &mut Waiting) -> bool {
         while !self.is_dead() {
             let Some((tag, kept)) = waiting.kept.front() else {
                 return self.sender().starve(MOST);
             };
-            let sent = match kept {
-                Kept::Packet(bytes, annotation) => self.send(*tag, *annotation, bytes),
-                Kept::Brief(words) => self.send_words(*tag, words),
-            };
+            let sent = self.send(*tag, kept.annotation, &kept.bytes);
             if sent != Err(Failure::Full) {
                 waiting.kept.pop_front();
             } else if !self.sender().starve(MOST) {
                 return false;
             }
         }
-        // Nobody gets it any more: what was sent and not answered goes again, by another way.
+        // The peer is gone. Messages that were sent and not answered go again, by another path.
         waiting.kept.clear();
         true
     }

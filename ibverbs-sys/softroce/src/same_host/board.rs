@@ -5,13 +5,13 @@
 //! used, and grows with every change: who reads the same even number before and after the other words has read what
 //! was there at that moment.
 //!
-//! That a record is still valid while it is acted upon is not this module's matter, but that of [`epoch`](super::epoch):
+//! That a record is still valid while it is acted upon is not this module's matter, but that of [`epoch`](crate::epoch):
 //! who takes a record back waits for those who may have read it before.
 
 use std::ops::Deref;
 
-use super::sync::{AtomicU64, Ordering, fence};
 use crate::cache;
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// A record: a cache line.
 #[derive(Debug)]
@@ -79,6 +79,15 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         let record = self.0.get(index);
         record.is_some_and(|Record([current, ..])| current.load(Ordering::Acquire) == version)
     }
+
+    /// Returns whether a record has not changed since this version of it was found: bytes that were copied since then are
+    /// those that were there before it was taken back.
+    pub(super) fn was_current(&self, index: usize, version: u64) -> bool {
+        // This fence pairs with the one in `retract`: a thread that has read bytes which were written after that sees the
+        // change.
+        fence(Ordering::Acquire);
+        self.is_current(index, version)
+    }
 }
 
 impl<R: Deref<Target = [Record]>> Board<R> {
@@ -92,7 +101,7 @@ impl<R: Deref<Target = [Record]>> Board<R> {
 }
 
 #[cfg(test)]
-fn records(count: usize) -> Vec<Record> {
+pub(super) fn records(count: usize) -> Vec<Record> {
     let record = |_| Record(std::array::from_fn(|_| AtomicU64::new(0)));
     (0..count).map(record).collect()
 }

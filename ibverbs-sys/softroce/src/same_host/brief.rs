@@ -2,8 +2,8 @@
 //! Briefs as they are in a slot of a ring.
 
 use super::ring::WORDS;
-use crate::proto::brief::SHORT;
-use crate::proto::{Brief, Form, Sequence, Short};
+use crate::proto::Sequence;
+use crate::transfer::{Brief, Form, PartOf, SHORT, Short};
 
 /// Bits of the first word, above the number of the queue pair.
 const ACKNOWLEDGED: u64 = 1 << 24;
@@ -16,6 +16,7 @@ const STARTS: u64 = 1 << 30;
 const ENDS: u64 = 1 << 31;
 /// Bits of the second word, above the partition.
 const INVALIDATES: u64 = 1 << 48;
+const CHUNKS: u64 = 1 << 49;
 
 /// Where numbers of 24 bits begin.
 const NUMBER: u64 = 0xff_ffff;
@@ -29,7 +30,7 @@ const BYTES_AT: usize = 3;
 const _: () = assert!(8 * (WORDS - BYTES_AT) == SHORT);
 
 /// What a slot has to say for a brief.
-#[inline]
+#[inline(always)]
 pub(crate) fn encode(brief: &Brief<'_>) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     words[0] = u64::from(brief.destination) & NUMBER;
@@ -48,13 +49,14 @@ pub(crate) fn encode(brief: &Brief<'_>) -> [u64; WORDS] {
         match message.form {
             Form::Whole => {}
             Form::Written => words[0] |= WRITTEN,
-            Form::Fetch {
-                starts,
-                ends,
-                invalidates,
-            } => {
-                words[0] |= FETCH | if starts { STARTS } else { 0 } | if ends { ENDS } else { 0 };
-                words[1] |= if invalidates { INVALIDATES } else { 0 };
+            Form::Chunks(part) | Form::Fetch(part) => {
+                words[0] |= FETCH;
+                words[0] |= if part.starts { STARTS } else { 0 };
+                words[0] |= if part.ends { ENDS } else { 0 };
+                words[1] |= if part.invalidates { INVALIDATES } else { 0 };
+                if matches!(message.form, Form::Chunks(_)) {
+                    words[1] |= CHUNKS;
+                }
             }
         }
         if let Some(immediate) = message.immediate {
@@ -91,11 +93,18 @@ pub(crate) fn decode<'a>(words: &[u64; WORDS], room: &'a mut [u8; SHORT]) -> Opt
         let form = match (has(FETCH), has(WRITTEN)) {
             (false, false) => Form::Whole,
             (false, true) => Form::Written,
-            (true, _) => Form::Fetch {
-                starts: has(STARTS),
-                ends: has(ENDS),
-                invalidates: words[1] & INVALIDATES != 0,
-            },
+            (true, _) => {
+                let part = PartOf {
+                    starts: has(STARTS),
+                    ends: has(ENDS),
+                    invalidates: words[1] & INVALIDATES != 0,
+                };
+                if words[1] & CHUNKS != 0 {
+                    Form::Chunks(part)
+                } else {
+                    Form::Fetch(part)
+                }
+            }
         };
         Some(Short {
             form,

@@ -11,13 +11,13 @@ use rustix::net::{
 };
 use rustix::process::Pid;
 
-use super::access::{Access, Atomic, Knowledge, Target};
+use super::access::{Access, Knowledge, Target};
 use super::admission::BURST;
 use super::backlog::Kept;
 use super::directory::Directory;
 use super::letter::{Letter, Word};
 use super::link::{LONGEST, Said};
-use super::process::{self, Probe};
+use super::process;
 use super::regions;
 use super::segment;
 use super::shared::{self, Map, Rights};
@@ -26,7 +26,8 @@ use super::wake::Sleeper;
 use crate::descriptor::Descriptor;
 use crate::fuzz::Input;
 use crate::memory::Piece;
-use crate::proto::{Brief, Form, Remote, Sequence, Short};
+use crate::proto::{Remote, Sequence};
+use crate::transfer::{Atomic, Brief, Form, PartOf, Short};
 
 /// Limit of the steps of one input.
 const STEPS: usize = 100;
@@ -94,7 +95,6 @@ pub fn handshake(bytes: &[u8]) {
     let listener = Listener::of_process();
     let directory = &listener.directory;
     directory.reset_limits();
-    let probe = Probe::new(7);
     let mut connections = 0;
     let mut handshakes: Vec<Option<OwnedFd>> = (0..4).map(|_| None).collect();
     for _ in 0..STEPS {
@@ -128,12 +128,13 @@ pub fn handshake(bytes: &[u8]) {
                 if let Ok((letter, _)) = Letter::receive(socket.as_fd())
                     && letter.word == Word::Welcome
                 {
-                    assert!(process::probe(rustix::process::getpid(), letter.probe));
+                    let this = rustix::process::getpid();
+                    assert_eq!(process::probe(this, letter.probe), Ok(true));
                     let _ = Letter::only(Word::Ready).send(socket.as_fd(), &[]);
                 }
             }
             (_, Some(socket)) => {
-                let letter = letter(&mut input, &probe, listener.thread);
+                let letter = letter(&mut input, listener.thread);
                 let _ = letter.send(socket.as_fd(), &listener.descriptors(&mut input));
             }
         }
@@ -162,7 +163,7 @@ fn sleeping_thread() -> i32 {
     told.recv().expect("a thread")
 }
 
-fn letter(input: &mut Input<'_>, probe: &Probe, thread: i32) -> Letter {
+fn letter(input: &mut Input<'_>, thread: i32) -> Letter {
     let word = input.one_of(&[
         Word::Hello,
         Word::Hello,
@@ -186,7 +187,7 @@ fn letter(input: &mut Input<'_>, probe: &Probe, thread: i32) -> Letter {
         probe: match input.below(4) {
             // None that is mapped: this process would write there.
             0 => input.one_of(&[0, 8, 1 << 63, u64::MAX, u64::MAX - 15]),
-            _ => probe.address(),
+            _ => process::word(),
         },
         thread,
         key_base: input.word(),
@@ -209,7 +210,24 @@ pub fn ring(bytes: &[u8]) {
             limit.set(limit.get() + 1);
             match said {
                 Said::Packet(bytes, _) => assert!(bytes.len() <= LONGEST),
-                Said::Brief(brief) => assert!(brief.bytes() <= 4 + 12 + 32),
+                Said::Brief(brief, chunks) => {
+                    let message = brief.message.as_ref();
+                    let length = message.map_or(0, |message| message.length() as usize);
+                    let form = message.map(|message| message.form);
+                    if matches!(form, Some(Form::Chunks(_))) {
+                        assert!(length <= Piece::total(chunks));
+                        let mut bytes = vec![0; length];
+                        let all = Piece::of_mut(&mut bytes);
+                        let mut done = 0;
+                        for from in Piece::parts(chunks, 0..length) {
+                            let end = done + from.length();
+                            let to = Piece::parts(&[all], done..end).next();
+                            to.and_then(|to| from.copy_to(&to))
+                                .expect("memory of the link");
+                            done = end;
+                        }
+                    }
+                }
             }
         });
         let count = count.expect("nobody else receives");
@@ -273,7 +291,13 @@ pub fn ring(bytes: &[u8]) {
             }
             9 => {
                 if !here.may_send(input.word() % 4) {
-                    here.keep(0x100, Kept::Packet([1; 300].into(), 0));
+                    here.keep(
+                        0x100,
+                        Kept {
+                            bytes: [1; 300].into(),
+                            annotation: 0,
+                        },
+                    );
                 }
                 here.resume(|_| ());
             }
@@ -300,11 +324,18 @@ fn form(input: &mut Input<'_>) -> Form {
     match (input.flag(), input.flag()) {
         (false, false) => Form::Whole,
         (false, true) => Form::Written,
-        (true, starts) => Form::Fetch {
-            starts,
-            ends: input.flag(),
-            invalidates: input.flag(),
-        },
+        (true, starts) => {
+            let part = PartOf {
+                starts,
+                ends: input.flag(),
+                invalidates: input.flag(),
+            };
+            if input.flag() {
+                Form::Chunks(part)
+            } else {
+                Form::Fetch(part)
+            }
+        }
     }
 }
 

@@ -8,10 +8,10 @@
 //! | [`reach`](process::reach)es the answering process, sends `Ready` | |
 //! | | adds the link |
 //!
-//! Each process checks that the kernel lets it copy from and to the other one's memory. Where the kernel forbids that, or
-//! where the other process is of another user, no memory is shared, and packets take the network.
+//! Each process checks whether the kernel lets it copy from and to the other one's memory. Where the kernel forbids that, the
+//! program's own memory is reached through the ring alone. Where the other process is of another user, or one of the two does
+//! not let others read its memory ([`is_dumpable`](process::is_dumpable)), no memory is shared, and packets take the network.
 
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -23,8 +23,8 @@ use super::letter::{Letter, Word};
 use super::link::Link;
 use super::links::{Known, Links};
 use super::local::Local;
-use super::pending::{Handshake, Handshakes, Welcomed};
-use super::process::{self, Probe};
+use super::pending::{Handshake, Handshakes};
+use super::process;
 use super::segment;
 use super::sockets;
 use super::visitor::Process;
@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 /// Asks the process that has an address to share memory, and waits for the answer for at most [`HANDSHAKE_TIMEOUT`].
 pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
     // The program may have closed or replaced descriptors of the device. Such numbers must not be handed over.
-    if !descriptor::check_all() {
+    if !descriptor::check_all() || !process::is_dumpable() {
         return Ok(Outcome::Declined);
     }
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
@@ -51,9 +51,8 @@ pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
     };
     let handle = Process::open_handle(process);
     let (file, side) = segment::make()?;
-    let probe = new_probe();
     local.wait_for_engine(deadline);
-    let Some(hello) = local.describe(Word::Hello, &probe) else {
+    let Some(hello) = local.describe(Word::Hello) else {
         return Ok(Outcome::Declined);
     };
     hello.send(socket.as_fd(), &local.descriptors(Some(file.as_fd())))?;
@@ -66,8 +65,7 @@ pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
         Word::Later => return Ok(Outcome::Waits),
         _ => return Ok(Outcome::Declined),
     }
-    let thread = process::reach(process, letter.thread, letter.probe);
-    let Some(thread) = thread.filter(|_| probe.is_answered()) else {
+    let Some((thread, copies)) = process::reach(process, letter.thread, letter.probe) else {
         return Ok(Outcome::Declined);
     };
     let peer = local.peer(letter, descriptors)?;
@@ -77,6 +75,7 @@ pub(super) fn ask(local: &Local, address: SocketAddr) -> io::Result<Outcome> {
     let process = Process {
         number: process,
         thread,
+        copies,
         socket,
         handle,
     };
@@ -123,9 +122,7 @@ fn receive(
                 }
             }
         }
-        (Word::Ready, Some(Welcomed { link, probe }))
-            if probe.is_answered() && !links.is_taken(link.addresses(), handshake.process) =>
-        {
+        (Word::Ready, Some(link)) if !links.is_taken(link.addresses(), handshake.process) => {
             links.add(&link, &local.own.addresses);
             false
         }
@@ -141,10 +138,10 @@ fn welcome(
     handshake: &Handshake,
     letter: Letter,
     mut descriptors: Vec<Descriptor>,
-) -> Result<Welcomed, Word> {
+) -> Result<Arc<Link>, Word> {
     const NO: Word = Word::Sorry;
     // The reason is the same as in `ask`.
-    if !descriptor::check_all() {
+    if !descriptor::check_all() || !process::is_dumpable() {
         return Err(NO);
     }
     let process = handshake.process;
@@ -179,24 +176,20 @@ fn welcome(
     let file = descriptors.remove(0);
     let side = segment::take(file.as_fd()).map_err(|_| NO)?;
     let handle = Process::open_handle(process);
-    let thread = process::reach(process, letter.thread, letter.probe).ok_or(NO)?;
+    let reached = process::reach(process, letter.thread, letter.probe);
+    let (thread, copies) = reached.ok_or(NO)?;
     let process = Process {
         number: process,
         thread,
+        copies,
         socket: handshake.socket.try_clone().map_err(|_| NO)?,
         handle,
     };
     let peer = local.peer(letter, descriptors).map_err(|_| NO)?;
-    let probe = new_probe();
-    let answer = local.describe(Word::Welcome, &probe).ok_or(NO)?;
+    let answer = local.describe(Word::Welcome).ok_or(NO)?;
     let link = local.new_link(peer, process, side);
     local
         .admit(&link, &answer, &local.descriptors(None))
         .map_err(|_| NO)?;
-    Ok(Welcomed { link, probe })
-}
-
-/// Returns a probe with a random secret.
-fn new_probe() -> Probe {
-    Probe::new(RandomState::new().hash_one(0_u8))
+    Ok(link)
 }

@@ -11,7 +11,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::bells;
+use crate::completion::Bells;
 use crate::descriptor::{Descriptor, Opening};
 
 /// What is said, in the order in which it is said.
@@ -33,7 +33,7 @@ pub(super) enum Word {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Letter {
     pub(super) word: Word,
-    /// Where the process has its [`Probe`](super::process::Probe).
+    /// Address of a [word](super::process::word) of the process.
     pub(super) probe: u64,
     /// The thread by which its memory is reached.
     pub(super) thread: i32,
@@ -49,7 +49,7 @@ pub(super) struct Letter {
 const HEAD: [u8; 8] = *b"sroce\0\0\x04";
 
 /// Descriptors that go with a letter at most.
-const DESCRIPTORS: usize = 4 + bells::COUNT;
+const DESCRIPTORS: usize = 4 + Bells::COUNT;
 
 /// Bytes of a letter at most.
 const LONGEST: usize = 2048;

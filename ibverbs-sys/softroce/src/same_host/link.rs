@@ -17,6 +17,7 @@ use rustix::process::Pid;
 
 use super::backlog::Backlog;
 use super::brief;
+use super::process::KernelCopies;
 use super::regions::{FilePlace, Tables};
 use super::ring::{self, Broken, CHUNK, PushError};
 use super::segment::{Receiver, Sender, Side};
@@ -25,8 +26,11 @@ use super::visitor::{Process, Visitor};
 use super::wake::{Sleep, Sleeper};
 use crate::counters::Counters;
 use crate::descriptor::{self, Descriptor};
-use crate::proto::{self, Brief, Counter};
+use crate::memory::Piece;
+use crate::proto::Counter;
 use crate::spin;
+use crate::sync::Line;
+use crate::transfer::{self, Brief, Form, PART_CHUNKS, Unsent};
 
 /// Identity and resources of a peer, which the peer has handed over in the handshake.
 #[derive(Debug)]
@@ -134,9 +138,9 @@ impl Inbound {
 struct Shared {
     sender: Sender,
     slots: Part<ring::Slot>,
-    own_sleep: One<ring::Line>,
-    peer_sleep: One<ring::Line>,
-    own_lanes: Part<ring::Line>,
+    own_sleep: One<Line>,
+    peer_sleep: One<Line>,
+    own_lanes: Part<Line>,
 }
 
 /// A received message.
@@ -144,7 +148,8 @@ struct Shared {
 pub(crate) enum Said<'a> {
     /// The bytes of a packet, and its [annotation](Link::send).
     Packet(&'a [u8], u64),
-    Brief(&'a Brief<'a>),
+    /// A brief, and the chunks behind it.
+    Brief(&'a Brief<'a>, &'a [Piece<'a>]),
 }
 
 /// The reason why a message could not be sent.
@@ -283,20 +288,23 @@ impl Link {
         self.visitor.process.number
     }
 
-    /// Returns the ID of the thread by which the kernel finds the peer's memory.
-    pub(super) fn thread(&self) -> Pid {
-        self.visitor.process.thread
+    /// Returns the ID of the thread by which the kernel finds the peer's memory, or `None` if the kernel does not let this process
+    /// copy or the peer is gone.
+    pub(super) fn thread(&self) -> Option<Pid> {
+        let process = &self.visitor.process;
+        // The thread's number could be that of another one by now.
+        (process.copies == KernelCopies::Allowed && self.is_fresh()).then_some(process.thread)
     }
 
     /// Returns the lanes in which this process marks its copies from and to the peer's memory.
-    pub(super) fn own_lanes(&self) -> &[ring::Line] {
+    pub(super) fn own_lanes(&self) -> &[Line] {
         &self.side.own_lanes
     }
 
     /// Marks a copy by this process until the returned lane is dropped.
     #[cfg(test)]
-    pub(crate) fn hold_lane(&self) -> super::epoch::Lane<'_> {
-        super::epoch::Lanes(self.own_lanes()).enter(0)
+    pub(crate) fn hold_lane(&self) -> crate::epoch::Lane<'_> {
+        crate::epoch::Lanes(self.own_lanes()).enter(0)
     }
 
     /// Ends the link. Messages that have come before are still [received](Self::receive).
@@ -335,19 +343,54 @@ impl Link {
         } else {
             bytes.len().div_ceil(CHUNK) as u16
         };
-        self.push(tag, &words, chunks, bytes)
+        let fill = |room: ring::Room<'_>| {
+            room.write(bytes);
+            Ok(())
+        };
+        self.push(tag, &words, chunks, fill)
     }
 
     /// Sends a brief, with a tag of 15 bits that is not 0. A peer that sleeps is woken by [`flush`](Self::flush).
     #[inline]
-    pub(crate) fn send_brief(&self, tag: u16, brief: &Brief<'_>) -> Result<(), Failure> {
-        self.send_words(tag, &brief::encode(brief))
+    pub(crate) fn send_brief(&self, tag: u16, brief: &Brief<'_>) -> Result<(), Unsent> {
+        match self.push(tag | BRIEF, &brief::encode(brief), 0, |_| Ok(())) {
+            // The acknowledgement timeout shows that the peer is gone.
+            Ok(()) | Err(Failure::Dead) => Ok(()),
+            Err(Failure::Full) => Err(Unsent::Full),
+        }
     }
 
-    /// Sends a brief that was [encoded](brief::encode), like [`send_brief`](Self::send_brief).
+    /// Sends a brief, like [`send_brief`](Self::send_brief), with `length` bytes, which `fill` copies to the pieces of the ring.
     #[inline]
+    pub(crate) fn send_chunks(
+        &self,
+        tag: u16,
+        brief: &Brief<'_>,
+        length: u32,
+        fill: impl FnOnce(&[Piece<'_>]) -> Option<()>,
+    ) -> Result<(), Unsent> {
+        debug_assert!(
+            length <= PART_CHUNKS,
+            "within what the backlog finds room for"
+        );
+        let chunks = (length as usize).div_ceil(CHUNK) as u16;
+        let mut is_readable = true;
+        let fill = |room: ring::Room<'_>| {
+            is_readable = fill(&room.pieces()).is_some();
+            is_readable.then_some(()).ok_or(())
+        };
+        match self.push(tag | BRIEF, &brief::encode(brief), chunks, fill) {
+            // The acknowledgement timeout shows that the peer is gone.
+            Ok(()) | Err(Failure::Dead) => Ok(()),
+            Err(Failure::Full) if is_readable => Err(Unsent::Full),
+            Err(Failure::Full) => Err(Unsent::Unreadable),
+        }
+    }
+
+    /// Sends arbitrary words as a brief.
+    #[cfg(any(test, fuzzing))]
     pub(super) fn send_words(&self, tag: u16, words: &[u64; ring::WORDS]) -> Result<(), Failure> {
-        self.push(tag | BRIEF, words, 0, &[])
+        self.push(tag | BRIEF, words, 0, |_| Ok(()))
     }
 
     #[inline]
@@ -356,15 +399,11 @@ impl Link {
         tag: u16,
         words: &[u64; ring::WORDS],
         chunks: u16,
-        bytes: &[u8],
+        fill: impl FnOnce(ring::Room<'_>) -> Result<(), ()>,
     ) -> Result<(), Failure> {
         if self.is_dead() {
             return Err(Failure::Dead);
         }
-        let fill = |room: ring::Room<'_>| {
-            room.write(bytes);
-            Ok::<(), ()>(())
-        };
         match self.side.sender.push(tag, words, chunks, fill) {
             Ok(()) => Ok(()),
             Err(PushError::Full | PushError::Content(())) => Err(Failure::Full),
@@ -440,9 +479,16 @@ impl Link {
         while count < limit && !*is_broken {
             let popped = receiver.pop(|message| {
                 if message.tag & BRIEF != 0 {
-                    let mut room = [0; proto::brief::SHORT];
+                    let mut room = [0; transfer::SHORT];
                     let brief = brief::decode(&message.words, &mut room).ok_or(Broken)?;
-                    take(message.tag & !BRIEF, Said::Brief(&brief));
+                    let chunks = brief
+                        .message
+                        .filter(|of| matches!(of.form, Form::Chunks(_)));
+                    if chunks.is_some_and(|of| of.length() as usize > message.room.length()) {
+                        return Err(Broken);
+                    }
+                    let pieces = message.room.pieces();
+                    take(message.tag & !BRIEF, Said::Brief(&brief, &pieces));
                     return Ok(());
                 }
                 let length = usize::from(message.words[0] as u16);

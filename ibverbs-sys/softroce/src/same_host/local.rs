@@ -1,9 +1,10 @@
 #![forbid(unsafe_code)]
 //! This process as its peers see it: what it hands over in a handshake, and the peers that may copy from and to its memory.
 
+use std::fs;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -11,18 +12,18 @@ use parking_lot::{Condvar, Mutex};
 use rustix::process::Pid;
 
 use super::admitted::Admitted;
-use super::bells::{self, Bells};
 use super::events::{Events, Source};
 use super::letter::{Letter, Word};
 use super::link::{Failures, Link, Peer};
-use super::process::Probe;
+use super::process;
 use super::regions::{Publication, Tables};
 use super::segment::Side;
 use super::visitor::{Process, Visitor};
+use crate::address::slot_of_sender;
+use crate::completion::Bells;
 use crate::counters::Counters;
 use crate::descriptor::{self, Descriptor};
 use crate::memory::Arena;
-use crate::net::address::slot_of_sender;
 
 /// Identity and resources of this process that peers get in a handshake.
 pub(crate) struct Own {
@@ -125,10 +126,10 @@ impl Local {
     }
 
     /// Returns a letter that describes this process, or `None` if the engine does not run yet.
-    pub(super) fn describe(&self, word: Word, probe: &Probe) -> Option<Letter> {
+    pub(super) fn describe(&self, word: Word) -> Option<Letter> {
         Some(Letter {
             word,
-            probe: probe.address(),
+            probe: process::word(),
             thread: self.engine.thread.get()?.as_raw_pid(),
             key_base: self.own.key_base,
             addresses: self.own.addresses.clone(),
@@ -157,7 +158,7 @@ impl Local {
         letter: Letter,
         mut descriptors: Vec<Descriptor>,
     ) -> io::Result<Peer> {
-        if descriptors.len() != 3 + bells::COUNT {
+        if descriptors.len() != 3 + Bells::COUNT {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let channels = descriptors.split_off(3);
@@ -167,7 +168,7 @@ impl Local {
         if !channels
             .iter()
             .chain([&bell])
-            .all(|bell| bells::is_bell(bell.as_fd()))
+            .all(|bell| is_bell(bell.as_fd()))
         {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -236,5 +237,23 @@ impl Local {
     pub(super) fn links_with(&self, process: Pid) -> usize {
         self.admitted
             .count(|visitor| visitor.process.number == process && !visitor.is_gone())
+    }
+}
+
+/// Returns whether a descriptor is an eventfd: a write to one that is not full never waits.
+fn is_bell(descriptor: BorrowedFd<'_>) -> bool {
+    let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
+    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_eventfds_are_bells() {
+        assert!(Bells::new().unwrap().all().all(is_bell));
+        let other = fs::File::open("/dev/null").unwrap();
+        assert!(!is_bell(other.as_fd()));
     }
 }

@@ -10,12 +10,12 @@
 //! | `link` | a link: the shared memory, tables and connection of a pair of processes |
 //! | `segment`, `ring`, `brief` | the shared memory of a link: a ring of messages in each direction |
 //! | `backlog` | queue pairs and messages that wait for room in a ring |
-//! | `wake`, `bells`, `vigil` | wakeups of a sleeping peer, and of its threads only the one that sleeps for the process |
+//! | `wake`, `vigil` | wakeups of a sleeping peer, and of its threads only the one that sleeps for the process |
 //! | `regions`, `board` | the tables in which a process publishes the memory that peers may reach |
+//! | `withdrawal` | windows that are withdrawn from peers while nobody waits |
 //! | `access` | reads and writes of a peer's memory |
-//! | `admitted`, `visitor`, `epoch` | the peers that may copy from and to memory of this process, and the wait for their copies |
+//! | `admitted`, `visitor` | the peers that may copy from and to memory of this process, and the wait for their copies |
 //! | `shared`, `process` | mappings, and copies by the kernel: the modules that need `unsafe` |
-//! | `sync` | atomics and locks, of the standard library or of loom |
 //!
 //! # What a peer can do
 //! A peer is a process of the same user that could debug this process, so it can do anything to this process anyway. But a
@@ -28,11 +28,9 @@ mod access;
 mod admission;
 mod admitted;
 mod backlog;
-mod bells;
 mod board;
 pub(crate) mod brief;
 mod directory;
-mod epoch;
 mod events;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -41,6 +39,8 @@ mod letter;
 mod link;
 mod links;
 mod local;
+#[cfg(all(test, loom))]
+mod models;
 mod neighbourhood;
 mod pending;
 mod process;
@@ -49,7 +49,6 @@ mod ring;
 mod segment;
 mod shared;
 mod sockets;
-mod sync;
 #[cfg(any(test, fuzzing))]
 mod testing;
 #[cfg(all(test, not(loom)))]
@@ -57,17 +56,13 @@ mod tests;
 mod vigil;
 mod visitor;
 mod wake;
+mod withdrawal;
 
-pub(crate) use access::{Access, Atomic, Knowledge, Target, Visit};
+pub(crate) use access::{Access, Knowledge, Target, Visit};
 pub(crate) use backlog::Kept;
-pub use bells::Bell;
-pub(crate) use bells::Bells;
-pub(crate) use epoch::{Lane, Lanes};
 pub use link::Link;
 pub(crate) use link::{Failure, Said};
 pub(crate) use local::Own;
+pub(crate) use neighbourhood::Known;
 pub use neighbourhood::Neighbourhood;
-pub(crate) use neighbourhood::{Accesses, Known};
-pub(crate) use process::forget;
-pub(crate) use regions::{FilePlace, Publication, QueuePair, Region};
-pub(crate) use ring::Line;
+pub(crate) use regions::{Publication, QueuePair};

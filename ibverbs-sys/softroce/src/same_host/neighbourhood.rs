@@ -11,20 +11,23 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use super::bells::{Bell, Bells};
 use super::directory::Directory;
 use super::link::Link;
 use super::local::Own;
-use super::regions::{Publication, QueuePair, Region};
+use super::regions::{Publication, QueuePair};
 use super::vigil::Vigil;
 use super::visitor::Copies;
+use super::withdrawal::Withdrawals;
+use crate::completion::{Bell, Bells};
 use crate::context::Refusal;
+use crate::memory::{Peers, Published};
 use crate::proto::Withdrawal;
 
 /// The processes of the host that a NIC shares memory with, and what it tells them.
 pub struct Neighbourhood {
     directory: Directory,
     publication: Arc<Publication>,
+    withdrawals: Withdrawals,
     /// By all addresses of theirs.
     by_address: RwLock<HashMap<SocketAddr, Arc<Link>>>,
     pub(super) links: RwLock<Arc<[Arc<Link>]>>,
@@ -59,11 +62,11 @@ impl Known {
 
 /// Copies of peers that were under way at a moment, and that nobody sleeps for.
 #[derive(Debug)]
-pub(crate) struct Accesses(Vec<Copies>);
+pub(super) struct Accesses(Vec<Copies>);
 
 impl Accesses {
     /// Returns the progress of the copies.
-    pub(crate) fn poll(&mut self) -> Withdrawal {
+    pub(super) fn poll(&mut self) -> Withdrawal {
         let mut is_refused = false;
         self.0.retain_mut(|copies| {
             let over = copies.poll();
@@ -94,6 +97,7 @@ impl Neighbourhood {
             vigil: Vigil::default(),
             directory: Directory::open(own)?,
             publication,
+            withdrawals: Withdrawals::default(),
             by_address: RwLock::default(),
             links: RwLock::new(Arc::new([])),
             count: AtomicUsize::new(0),
@@ -167,19 +171,9 @@ impl Neighbourhood {
         self.directory.ring();
     }
 
-    /// Tells what a slot of the table of regions has now.
-    pub(crate) fn publish_region(&self, slot: u32, region: &Region) {
-        self.publication.publish_region(slot, region);
-    }
-
-    /// Takes back what was told of a slot. The number is another one after each time that something is told of it.
-    pub(crate) fn retract_region(&self, slot: u32) -> u64 {
+    /// Retracts a slot of the table of regions. Returns the record's version, which each publication changes.
+    pub(super) fn retract_region(&self, slot: u32) -> u64 {
         self.publication.retract_region(slot)
-    }
-
-    /// Returns whether a slot is published to peers.
-    pub(crate) fn tells_region(&self, slot: u32) -> bool {
-        self.publication.tells_region(slot)
     }
 
     /// Tells of a queue pair.
@@ -201,7 +195,7 @@ impl Neighbourhood {
     }
 
     /// All copies of peers that may have gone by what was taken back before.
-    pub(crate) fn accesses(&self) -> Accesses {
+    pub(super) fn accesses(&self) -> Accesses {
         let visitors = self.directory.visitors();
         // All of them look first: they end while others are waited for.
         Accesses(visitors.into_iter().map(Copies::of).collect())
@@ -219,6 +213,32 @@ impl Neighbourhood {
         self.count.store(links.len(), Ordering::Relaxed);
         *self.links.write() = links.into();
         self.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Peers for Neighbourhood {
+    fn publish(&self, slot: u32, region: &Published) {
+        self.publication.publish_region(slot, region);
+    }
+
+    fn retract(&self, slot: u32) {
+        self.retract_region(slot);
+    }
+
+    fn is_published(&self, slot: u32) -> bool {
+        self.publication.tells_region(slot)
+    }
+
+    fn wait(&self) -> Result<(), Refusal> {
+        self.wait_for_visitors()
+    }
+
+    fn withdraw(&self, slot: u32) -> Withdrawal {
+        self.withdrawals.poll(slot, self)
+    }
+
+    fn forget_withdrawal(&self, slot: u32) -> bool {
+        self.withdrawals.forget(slot)
     }
 }
 

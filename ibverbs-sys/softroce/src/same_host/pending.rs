@@ -17,7 +17,7 @@ use super::admission::{
 };
 use super::events::{Events, Source};
 use super::link::Link;
-use super::process::{self, Probe};
+use super::process;
 use super::sockets;
 use crate::descriptor::Descriptor;
 
@@ -31,13 +31,7 @@ pub(super) struct Handshake {
     /// Set when the first message has come and has not been received.
     has_letter: bool,
     /// State after the answer to the first message, until the peer's last message.
-    pub(super) welcomed: Option<Welcomed>,
-}
-
-/// The state of a handshake after this process has welcomed the peer.
-pub(super) struct Welcomed {
-    pub(super) link: Arc<Link>,
-    pub(super) probe: Probe,
+    pub(super) welcomed: Option<Arc<Link>>,
 }
 
 /// The next data of a pending connection.
@@ -73,7 +67,7 @@ impl Handshake {
     /// Ends a handshake that was not finished in time. A peer that was welcomed may copy until the peer has closed its end of
     /// the connection.
     fn give_up(self) {
-        if let Some(Welcomed { link, .. }) = self.welcomed {
+        if let Some(link) = self.welcomed {
             link.break_off();
         }
     }
@@ -237,7 +231,7 @@ impl Handshakes {
         let mut addresses = self
             .welcomed()
             .filter_map(|handshake| handshake.welcomed.as_ref())
-            .flat_map(|welcomed| welcomed.link.addresses());
+            .flat_map(|link| link.addresses());
         addresses.any(|known| *known == address)
     }
 

@@ -23,15 +23,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use libc::c_void;
-use parking_lot::Mutex;
 use rustix::process::Pid;
 use smallvec::SmallVec;
 
 use crate::memory::Piece;
-use crate::per_process::PerProcess;
 
 /// A range of addresses in another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,10 +156,25 @@ pub(super) fn is_stopped(process: Pid) -> bool {
     state.is_some_and(|state| state.starts_with(['T', 't']))
 }
 
-/// Checks that a thread belongs to a process, that it is not the process's main thread, and that the kernel lets this process
-/// copy from and to its memory. For the last check, answers the peer's [`Probe`] at the address. Returns the thread's ID, or
-/// `None` if a check fails.
-pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<Pid> {
+/// Returns whether other processes of the user may read the memory of this one, as far as this process decides on that
+/// (`PR_SET_DUMPABLE`).
+pub(super) fn is_dumpable() -> bool {
+    // SAFETY: this has no pointers.
+    unsafe { libc::prctl(libc::PR_GET_DUMPABLE) == 1 }
+}
+
+/// Permission of the kernel for copies from and to the memory of another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KernelCopies {
+    Allowed,
+    /// A security module such as Yama, or a filter of system calls, forbids them.
+    Refused,
+}
+
+/// Checks that a thread belongs to a process, that it is not the process's main thread, and whether the kernel lets this process
+/// copy from and to its memory. For the last check, copies the peer's [word] at the address. Returns the thread's ID, or
+/// `None` if the thread or the address is not that of the peer.
+pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<(Pid, KernelCopies)> {
     let thread = (thread > 0).then(|| Pid::from_raw(thread)).flatten()?;
     if thread == process {
         return None;
@@ -175,86 +188,30 @@ pub(super) fn reach(process: Pid, thread: i32, address: u64) -> Option<Pid> {
             0,
         )
     };
-    (found == 0 && probe(thread, address)).then_some(thread)
-}
-
-/// Two words of this process, a secret and an answer, by which a peer proves that the kernel lets it copy from and to the
-/// memory of this process.
-///
-/// A peer may write its answer long after this process has given up the handshake. So the words are never freed, and are used
-/// for later probes only. A later probe has another secret, and does not accept the answer to an earlier secret.
-#[derive(Debug)]
-pub(super) struct Probe(&'static [AtomicU64; 2]);
-
-/// Words that no probe uses at present. The list is at most as long as the largest number of simultaneous handshakes.
-static UNUSED: PerProcess<Mutex<Vec<&'static [AtomicU64; 2]>>> = PerProcess::new(Mutex::default);
-
-/// Forgets the parent's unused words, in a child of `fork`. Takes no lock.
-pub(crate) fn forget() {
-    UNUSED.forget();
-}
-
-impl Probe {
-    /// Creates a probe with a secret and without an answer.
-    pub(super) fn new(secret: u64) -> Self {
-        let words = UNUSED.get().lock().pop();
-        let words = words.unwrap_or_else(|| Box::leak(Box::default()));
-        words[0].store(secret, Ordering::SeqCst);
-        words[1].store(0, Ordering::SeqCst);
-        Self(words)
-    }
-
-    /// Returns the address of the words in this process.
-    pub(super) fn address(&self) -> u64 {
-        self.0.as_ptr().expose_provenance() as u64
-    }
-
-    /// Returns whether the peer has read the secret and written the answer to it.
-    pub(super) fn is_answered(&self) -> bool {
-        let [secret, answered] = self.0;
-        answered.load(Ordering::SeqCst) == answer(secret.load(Ordering::SeqCst))
+    (found == 0).then_some(())?;
+    match probe(thread, address) {
+        Ok(true) => Some((thread, KernelCopies::Allowed)),
+        Err(libc::EPERM | libc::EACCES | libc::ENOSYS) => Some((thread, KernelCopies::Refused)),
+        Ok(false) | Err(_) => None,
     }
 }
 
-impl Drop for Probe {
-    fn drop(&mut self) {
-        UNUSED.get().lock().push(self.0);
-    }
+/// A word of this process that peers copy to find out whether the kernel lets them.
+static WORD: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the address of the word of this process that peers [`reach`].
+pub(super) fn word() -> u64 {
+    WORD.as_ptr().expose_provenance() as u64
 }
 
-/// Reads the secret of a peer's [`Probe`] and writes the answer to it. Returns whether both words could be copied, which fails
-/// if the kernel forbids it.
-pub(super) fn probe(process: Pid, address: u64) -> bool {
-    let Some(second) = address.checked_add(8) else {
-        return false;
-    };
-    let place = |address| Place { address, length: 8 };
-    let secret = AtomicU64::new(0);
-    let room = vector(secret.as_ptr().expose_provenance(), 8);
-    let there = place(address).vector();
-    // SAFETY: both pointers are to single vectors. The kernel checks the address of the other process, and writes here to
-    // `secret` only, an atomic that outlives the call.
-    let found = unsafe {
-        libc::process_vm_readv(
-            process.as_raw_pid(),
-            &raw const room,
-            1,
-            &raw const there,
-            1,
-            0,
-        )
-    };
-    let answered = answer(secret.load(Ordering::SeqCst)).to_ne_bytes();
-    found == 8
-        && matches!(
-            write(process, &[Piece::of(&answered)], place(second)),
-            Ok(8)
-        )
-}
-
-/// Returns the answer to a secret.
-fn answer(secret: u64) -> u64 {
-    !secret.rotate_left(32)
+/// Reads a word of another process and writes it back. Returns whether it could be copied, or the error if the kernel does not
+/// copy.
+pub(super) fn probe(process: Pid, address: u64) -> Result<bool, i32> {
+    let place = Place { address, length: 8 };
+    let mut word = [0; 8];
+    let copied = read(process, place, &[Piece::of_mut(&mut word)])
+        .and_then(|found| Ok(found == 8 && write(process, &[Piece::of(&word)], place)? == 8));
+    copied.map_err(|error| error.raw_os_error().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -317,57 +274,32 @@ mod tests {
         assert_eq!(denied.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 
-    /// A peer that was stopped during a handshake answers when it goes on.
     #[test]
-    fn an_answer_that_comes_late_changes_nothing_else() {
-        let given_up = Probe::new(1);
-        let address = given_up.address();
-        drop(given_up);
-        let mut others: Vec<Box<[u64; 2]>> = (0..1000).map(|_| Box::new([0; 2])).collect();
-        let later = Probe::new(2);
-        assert!(probe(this(), address));
-        // The kernel has written to the words without the compiler's knowledge.
-        assert!(
-            std::hint::black_box(&mut others)
-                .iter()
-                .all(|other| **other == [0; 2])
-        );
-        drop(later);
-        assert!(!Probe::new(3).is_answered());
-    }
-
-    #[test]
-    fn a_probe_is_found_and_answered() {
-        let asked = Probe::new(0x1234_5678_9abc_def0);
-        assert!(!asked.is_answered());
-        assert!(probe(this(), asked.address()));
-        assert!(asked.is_answered());
+    fn a_word_is_found_only_where_memory_is() {
+        assert_eq!(probe(this(), word()), Ok(true));
         for wrong in [0, 8, u64::MAX, u64::MAX - 15] {
-            assert!(!probe(this(), wrong));
+            assert_ne!(probe(this(), wrong), Ok(true));
         }
     }
 
     #[test]
     fn memory_is_reached_by_a_thread_that_is_not_the_first() {
-        let asked = Probe::new(1);
         let first = this().as_raw_pid();
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
         for wrong in [0, -1, i32::MIN, i32::MAX, first, child.id() as i32] {
-            assert_eq!(reach(this(), wrong, asked.address()), None);
+            assert_eq!(reach(this(), wrong, word()), None);
         }
-        assert!(!asked.is_answered());
         drop(child.stdin.take());
         child.wait().unwrap();
         let other = rustix::thread::gettid();
         // Each test runs in a thread that is not the main thread.
         assert_eq!(reach(this(), other.as_raw_pid(), 8), None);
         assert_eq!(
-            reach(this(), other.as_raw_pid(), asked.address()),
-            Some(other)
+            reach(this(), other.as_raw_pid(), word()),
+            Some((other, KernelCopies::Allowed))
         );
-        assert!(asked.is_answered());
     }
 }

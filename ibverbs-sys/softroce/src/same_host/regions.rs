@@ -3,7 +3,6 @@
 
 use std::io;
 use std::net::Ipv6Addr;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -11,38 +10,9 @@ use super::board::{self, Board, Record};
 use super::shared::{self, Map, Part, Rights};
 use crate::descriptor::Descriptor;
 use crate::limits;
+pub(super) use crate::memory::{FilePlace, Published};
 use crate::number;
 use crate::proto::AccessFlags;
-
-/// Memory that a key stands for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Region {
-    /// The key.
-    pub(crate) key: u32,
-    /// The protection domain's number.
-    pub(crate) domain: u64,
-    /// The only queue pair that serves it.
-    pub(crate) queue_pair: Option<u32>,
-    /// What peers may do.
-    pub(crate) access: AccessFlags,
-    /// The address of the first byte in requests.
-    pub(crate) start: u64,
-    /// Bytes.
-    pub(crate) length: u64,
-    /// The address of the first byte in the process.
-    pub(crate) address: u64,
-    /// Where it is in the arena's file.
-    pub(crate) place: Option<FilePlace>,
-}
-
-/// Where bytes are in an arena's file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FilePlace {
-    /// The first one.
-    pub(crate) offset: u64,
-    /// The part of the file that is mapped at once.
-    pub(crate) segment: Range<u64>,
-}
 
 /// A queue pair that takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +54,7 @@ pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
 
 const NUMBER: u64 = 0xff_ffff;
 
-impl Region {
+impl Published {
     fn encode(&self) -> Option<[u64; board::WORDS]> {
         let only = self
             .queue_pair
@@ -201,9 +171,9 @@ impl Tables {
     }
 
     /// The region or window in a slot, and the version of what is told of it.
-    pub(super) fn region(&self, slot: u32) -> Option<(u64, Region)> {
+    pub(super) fn region(&self, slot: u32) -> Option<(u64, Published)> {
         let (version, words) = self.regions.find(slot as usize)?;
-        Some((version, Region::decode(&words)))
+        Some((version, Published::decode(&words)))
     }
 
     /// Fetches the record of a slot into the cache, to be read soon.
@@ -230,6 +200,12 @@ impl Tables {
     pub(super) fn has_queue_pair(&self, number: u32, version: u64) -> bool {
         self.queue_pairs.is_current(number::record(number), version)
     }
+
+    /// Returns whether the queue pair with a number was told of in this version all the time since that was found.
+    pub(super) fn had_queue_pair(&self, number: u32, version: u64) -> bool {
+        let index = number::record(number);
+        self.queue_pairs.was_current(index, version)
+    }
 }
 
 impl Publication {
@@ -241,7 +217,7 @@ impl Publication {
     }
 
     /// Tells what is in a slot now, in the place of what was there before: that is to be waited for.
-    pub(crate) fn publish_region(&self, slot: u32, region: &Region) {
+    pub(crate) fn publish_region(&self, slot: u32, region: &Published) {
         if let Some(words) = region.encode() {
             self.tables.regions.publish(slot as usize, &words);
         }
@@ -285,8 +261,8 @@ impl AsFd for Publication {
 mod tests {
     use super::*;
 
-    fn region(key: u32) -> Region {
-        Region {
+    fn region(key: u32) -> Published {
+        Published {
             key,
             domain: 7,
             queue_pair: None,
@@ -319,7 +295,7 @@ mod tests {
         let region_in = |slot| tables.region(slot).map(|(_, region)| region);
         let queue_pair_of = |number| tables.queue_pair(number).map(|(_, told)| told);
         assert_eq!((region_in(3), queue_pair_of(0x123456)), (None, None));
-        let placed = Region {
+        let placed = Published {
             queue_pair: Some(0xff_fffe),
             access: AccessFlags::REMOTE_READ,
             length: u64::MAX,

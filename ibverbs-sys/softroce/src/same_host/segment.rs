@@ -5,9 +5,10 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::ring::{Chunk, Consumer, Line, Marks, Memory, Producer, Slot};
+use super::ring::{Chunk, Consumer, Marks, Memory, Producer, Slot};
 use super::shared::{self, Map, One, Part, Rights};
 use crate::descriptor::Descriptor;
+use crate::sync::Line;
 
 /// Messages that can be on the way in one direction.
 const SLOTS: usize = 2048;
@@ -118,9 +119,9 @@ impl Side {
 mod tests {
     use std::os::fd::AsFd;
 
-    use super::super::epoch::Lanes;
     use super::super::wake::{Sleep, Sleeper};
     use super::*;
+    use crate::epoch::Lanes;
 
     #[test]
     fn the_two_sides_are_each_others() {

@@ -16,9 +16,10 @@ use libc::c_void;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::board::Record;
-use super::ring::{Chunk, Line, Marks, Slot};
+use super::ring::{Chunk, Marks, Slot};
 use crate::descriptor::{Descriptor, Opening};
 use crate::memory::{Piece, copy};
+use crate::sync::Line;
 
 /// What memory of others may be seen as.
 ///

@@ -10,12 +10,13 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::Pid;
 
-use super::bells::{self, Bells};
 use super::link::{Failures, Link, Peer};
 use super::local::Own;
+use super::process::KernelCopies;
 use super::regions::{Publication, Tables};
 use super::segment::{self, Side};
 use super::visitor::Process;
+use crate::completion::Bells;
 use crate::counters::Counters;
 use crate::descriptor::{Descriptor, Opening};
 use crate::memory::Arena;
@@ -85,6 +86,7 @@ fn process(number: Pid, socket: Descriptor) -> Process {
     Process {
         number,
         thread: number,
+        copies: KernelCopies::Allowed,
         socket,
         handle: None,
     }
@@ -93,7 +95,7 @@ fn process(number: Pid, socket: Descriptor) -> Process {
 /// Returns this process as a peer with this address.
 fn peer(address: SocketAddr) -> io::Result<Peer> {
     let own = own(address)?;
-    let channels = (0..bells::COUNT).map(|_| bell());
+    let channels = (0..Bells::COUNT).map(|_| bell());
     Ok(Peer {
         slot: None,
         addresses: own.addresses,

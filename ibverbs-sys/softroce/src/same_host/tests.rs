@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::directory::Directory;
-use super::epoch::Lanes;
 use super::link::{Failure, Link, Said};
 use super::segment;
 use super::shared::{Map, Rights};
 use super::testing;
 use super::visitor::Copies;
+use crate::epoch::Lanes;
+use crate::memory::Piece;
+use crate::proto::Sequence;
+use crate::transfer::{Brief, Form, PART_CHUNKS, PartOf, Short, Unsent};
 
 /// Deadline of each step.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -37,10 +40,86 @@ fn received(link: &Link) -> Vec<String> {
     let mut texts = Vec::new();
     while link.receive(2, |_, said| match said {
         Said::Packet(bytes, _) => texts.push(String::from_utf8_lossy(bytes).into_owned()),
-        Said::Brief(brief) => texts.push(format!("{brief:?}")),
+        Said::Brief(brief, _) => texts.push(format!("{brief:?}")),
     }) != Some(0)
     {}
     texts
+}
+
+/// A brief of a part of `length` bytes, which are in chunks.
+fn part(length: u32, payload: &mut [u8; 4]) -> Brief<'_> {
+    *payload = length.to_ne_bytes();
+    Brief {
+        destination: 7,
+        partition_key: 0xffff,
+        acknowledged: None,
+        message: Some(Short {
+            sequence: Sequence::new(3),
+            form: Form::Chunks(PartOf {
+                starts: true,
+                ends: false,
+                invalidates: false,
+            }),
+            immediate: None,
+            solicited: false,
+            payload,
+        }),
+    }
+}
+
+#[test]
+fn bytes_in_chunks_arrive_also_behind_the_end_of_the_ring() {
+    let (here, there, _) = testing::links().unwrap();
+    let mut payload = [0; 4];
+    for round in 0..200_u32 {
+        let length = 1 + round * 977 % PART_CHUNKS;
+        let bytes: Vec<u8> = (0..length).map(|at| (at * 7 + round) as u8).collect();
+        let sent = there.send_chunks(0x100, &part(length, &mut payload), length, |pieces| {
+            let mut done = 0;
+            for to in Piece::parts(pieces, 0..bytes.len()) {
+                let end = done + to.length();
+                Piece::of(&bytes[done..end]).copy_to(&to)?;
+                done = end;
+            }
+            Some(())
+        });
+        assert_eq!(sent, Ok(()));
+        let mut arrived = vec![0; bytes.len()];
+        let received = here.receive(2, |tag, said| {
+            let Said::Brief(brief, chunks) = said else {
+                panic!("a brief was sent");
+            };
+            assert_eq!((tag, brief), (0x100, &part(length, &mut [0; 4])));
+            let mut rest = &mut arrived[..];
+            for from in Piece::parts(chunks, 0..length as usize) {
+                let (to, behind) = std::mem::take(&mut rest).split_at_mut(from.length());
+                from.copy_to(&Piece::of_mut(to)).unwrap();
+                rest = behind;
+            }
+        });
+        assert_eq!(received, Some(1));
+        assert!(arrived == bytes, "{length} bytes");
+    }
+}
+
+#[test]
+fn a_part_whose_bytes_cannot_be_read_is_not_sent() {
+    let (here, there, _) = testing::links().unwrap();
+    let mut payload = [0; 4];
+    let sent = there.send_chunks(0x100, &part(100, &mut payload), 100, |_| None);
+    assert_eq!(sent, Err(Unsent::Unreadable));
+    send(&there, "next");
+    assert_eq!(received(&here), ["next"]);
+}
+
+#[test]
+fn a_part_that_is_longer_than_its_chunks_ends_the_link() {
+    let (here, there, _) = testing::links().unwrap();
+    let mut payload = [0; 4];
+    let brief = part(65, &mut payload);
+    assert_eq!(there.send_chunks(0x100, &brief, 64, |_| Some(())), Ok(()));
+    assert_eq!(received(&here), [""; 0]);
+    assert!(here.is_dead());
 }
 
 #[test]

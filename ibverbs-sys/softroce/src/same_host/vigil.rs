@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use super::link::Link;
 use super::neighbourhood::Neighbourhood;
 use super::wake::Sleeper;
+use crate::completion::Bell;
 
 /// Who sleeps.
 #[derive(Debug, Default)]
@@ -47,7 +48,7 @@ impl Neighbourhood {
 
     /// Waits in the engine's place at a channel whose bell peers have. None: another thread does, or there is nobody to
     /// wait for.
-    pub(crate) fn keep_vigil(&self, bell: &super::Bell) -> Option<Waiter<'_>> {
+    pub(crate) fn keep_vigil(&self, bell: &Bell) -> Option<Waiter<'_>> {
         let links = self.links()?;
         let is_kept = &self.vigil.is_kept;
         (!is_kept.swap(true, Ordering::AcqRel)).then(|| Waiter {

@@ -14,11 +14,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::epoch::{Lanes, Occupied};
 use super::process;
-use super::ring;
 use super::shared::Part;
 use crate::descriptor::Descriptor;
+use crate::epoch::{Lanes, Occupied};
+use crate::sync::Line;
 
 /// Time for which a wait for a peer's copy spins, and the length of each sleep after that. Most copies end within this time.
 const SPIN_TIME: Duration = Duration::from_millis(1);
@@ -36,6 +36,8 @@ pub(super) struct Process {
     pub(super) number: Pid,
     /// Thread of the process by which the kernel finds its memory; see [`process`].
     pub(super) thread: Pid,
+    /// Permission of the kernel to copy from and to the memory of the process.
+    pub(super) copies: process::KernelCopies,
     /// Connection that ends with the process, or when the process calls `exec`.
     pub(super) socket: Descriptor,
     /// Descriptor that is readable when the process has ended; `None` if the system has no such descriptors.
@@ -55,11 +57,11 @@ impl Process {
 pub(super) struct Visitor {
     pub(super) process: Process,
     /// Lanes in which the peer marks its copies.
-    lanes: Part<ring::Line>,
+    lanes: Part<Line>,
 }
 
 impl Visitor {
-    pub(super) fn new(process: Process, lanes: Part<ring::Line>) -> Self {
+    pub(super) fn new(process: Process, lanes: Part<Line>) -> Self {
         Self { process, lanes }
     }
 

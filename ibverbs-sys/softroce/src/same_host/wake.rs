@@ -12,7 +12,7 @@
 //! Each pair of processes has words of its own. A peer that dies between taking the word back and
 //! ringing leaves nobody asleep for whom another peer has something: and its own end wakes.
 
-use super::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Says whether a process sleeps, to one peer.
 #[derive(Clone, Copy, Debug)]

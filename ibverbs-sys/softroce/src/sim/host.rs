@@ -2,8 +2,9 @@ use std::collections::VecDeque;
 
 use crate::proto::{
     AccessFlags, Completion, Counter, Event, Host, LocalFault, Memory as MemoryAccess,
-    ReceiveRequest, RemoteFault, Segment, WindowBinding,
+    ReceiveRequest, RemoteFault, Segment, SendRequest, Upcoming, WindowBinding,
 };
+use crate::transfer::{Carrier, Peer, Transfer, Work, choose};
 
 use super::memory::Memory;
 use super::world::{Happening, Notice, Place};
@@ -134,6 +135,16 @@ impl View<'_> {
                 bytes.copy_from_slice(&change(was).to_ne_bytes());
                 was
             })
+    }
+}
+
+/// Briefs carry whole messages only: no memory is shared.
+impl Carrier for View<'_> {
+    fn transfer(&self, request: &SendRequest, upcoming: &Upcoming) -> Transfer {
+        match choose(&Work::of(request, upcoming), Peer::SameHost) {
+            Transfer::Slot => Transfer::Slot,
+            _ => Transfer::Packets,
+        }
     }
 }
 

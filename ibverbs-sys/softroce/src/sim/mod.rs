@@ -12,7 +12,7 @@
 //! - fences, the window, the path MTU, consecutive sequence numbers;
 //! - an end: nothing hangs, and nothing goes on for ever.
 //!
-//! In a part of the schedules reliable queue pairs send [briefs](crate::proto::Brief), which the network carries as it carries packets.
+//! In a part of the schedules reliable queue pairs send [briefs](crate::transfer::Brief), which the network carries as it carries packets.
 //!
 //! With losses of up to a tenth everything has to succeed; a schedule that is [`harsh`](Schedule::harsh) may
 //! end in exhausted retries, followed by flushes. An [`Ending`] is a request that is made to fail.

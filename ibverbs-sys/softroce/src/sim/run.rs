@@ -13,7 +13,7 @@ use super::trace::Lines;
 use super::world::Traffic;
 
 /// What happened in a run that kept all the rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Requests that were posted.
     pub requests: u64,
@@ -31,6 +31,21 @@ pub struct Outcome {
     pub time: Duration,
     /// A number that every packet went into: equal of two runs that are the same.
     pub digest: u64,
+}
+
+impl Default for Outcome {
+    fn default() -> Self {
+        Self {
+            requests: 0,
+            completed: 0,
+            failed: 0,
+            flushed: 0,
+            traffic: Traffic::default(),
+            counters: [0; Counter::COUNT],
+            time: Duration::default(),
+            digest: 0,
+        }
+    }
 }
 
 /// A run that broke a rule.

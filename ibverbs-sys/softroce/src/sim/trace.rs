@@ -1,6 +1,7 @@
 use std::fmt::{self, Write};
 
-use crate::proto::{Brief, Completion, Time};
+use crate::proto::{Completion, Time};
+use crate::transfer::Brief;
 use crate::wire::{Packet, Syndrome};
 
 use super::network::Fate;

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 
-use crate::proto::{Attributes, Brief, Sequence};
+use crate::proto::{Attributes, Sequence};
+use crate::transfer::Brief;
 use crate::wire::{Nak, Operation, Packet, Syndrome, Transport};
 
 /// Watches what one queue pair puts on the wire: the rules that no completion shows when they are

@@ -22,7 +22,7 @@ use softroce::path::Way;
 
 use crate::node::{LIMIT, Node};
 use crate::peer::{Peer, Role};
-use crate::{connected, descriptors, mappings, write};
+use crate::{connected, descriptors, mappings, open_files, threads, write};
 
 /// Kinds of attacks, each repeated without end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -382,6 +382,7 @@ fn flood(kind: Kind) {
     assert_eq!(node.way(), Some(Way::Shared), "{kind:?}");
     let victim = listeners().pop().expect("this process listens");
     let before = (descriptors(), mappings().len());
+    let (open_before, mapped_before) = (open_files(), mappings());
     let other = peer.card.address();
     let mut attackers: Vec<_> = (0..ATTACKERS)
         .map(|_| Attacker::start(kind, &victim, other))
@@ -444,7 +445,10 @@ fn flood(kind: Kind) {
         let now = (descriptors(), mappings().len());
         assert!(
             Instant::now() < deadline,
-            "{kind:?}: {now:?} and not {before:?} afterwards"
+            "{kind:?}: {now:?} and not {before:?} afterwards, beside what was open before: {:#?}, {:#?}; threads: {:#?}",
+            Vec::from_iter(open_files().difference(&open_before)),
+            Vec::from_iter(mappings().difference(&mapped_before)),
+            threads(),
         );
         thread::sleep(Duration::from_millis(5));
     }

@@ -7,6 +7,7 @@
 //! `SOFTROCE_TEST_MEETINGS` is the number of links during whose beginning memory is deregistered.
 
 mod closing;
+mod counted;
 mod exec;
 mod fetched;
 mod flood;
@@ -16,6 +17,10 @@ mod meeting;
 mod missing;
 mod node;
 mod peer;
+mod plan;
+mod refused;
+mod stopped;
+mod stream;
 mod traffic;
 mod unreliable;
 
@@ -27,19 +32,21 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
+use ibverbs_sys::{ibv_send_flags, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
 use libtest_mimic::{Arguments, Failed, Trial};
 use node::{LIMIT, Node, PATIENT, Request, SIZE};
 use peer::{MESSAGE, Peer, Role, hear, message};
 use softroce::fault::NetworkFaults;
 use softroce::path::Way;
-use traffic::Traffic;
+use traffic::{LONG, Traffic};
 
 fn main() {
     if flood::attack_if_attacker() {
         return;
     }
     if let Some(role) = Role::of_process() {
+        refused::forbid_copies_if_asked();
+        refused::forbid_dumps_if_asked();
         return role.play();
     }
     forked::note_descriptors();
@@ -53,6 +60,10 @@ fn main() {
         trial(
             "messages_go_through_shared_memory",
             messages_go_through_shared_memory,
+        ),
+        trial(
+            "each_path_counts_its_messages_bytes_and_copies",
+            counted::each_path_counts_its_messages_bytes_and_copies,
         ),
         trial("who_is_awake_is_not_woken", who_is_awake_is_not_woken),
         trial(
@@ -69,12 +80,52 @@ fn main() {
             fetched::long_messages_of_all_kinds_are_fetched_whole,
         ),
         trial(
+            "a_peer_that_is_not_dumpable_shares_nothing",
+            refused::a_peer_that_is_not_dumpable_shares_nothing,
+        ),
+        trial(
+            "messages_to_a_peer_that_may_not_copy_go_by_the_ring",
+            refused::messages_to_a_peer_that_may_not_copy_go_by_the_ring,
+        ),
+        trial(
             "the_messages_of_a_stopped_sender_are_fetched",
             fetched::the_messages_of_a_stopped_sender_are_fetched,
         ),
         trial(
             "a_message_that_was_given_up_is_not_fetched",
             fetched::a_message_that_was_given_up_is_not_fetched,
+        ),
+        trial(
+            "messages_to_a_stopped_receiver_are_given_up_and_others_go_on",
+            stopped::messages_to_a_stopped_receiver_are_given_up_and_others_go_on,
+        ),
+        trial(
+            "messages_arrive_when_a_stopped_receiver_goes_on",
+            stopped::messages_arrive_when_a_stopped_receiver_goes_on,
+        ),
+        trial(
+            "messages_arrive_when_a_stopped_sender_goes_on",
+            stopped::messages_arrive_when_a_stopped_sender_goes_on,
+        ),
+        trial(
+            "streams_survive_stops_at_any_time",
+            stopped::streams_survive_stops_at_any_time,
+        ),
+        trial(
+            "a_peer_that_is_killed_while_it_is_stopped_leaves_nothing_behind",
+            stopped::a_peer_that_is_killed_while_it_is_stopped_leaves_nothing_behind,
+        ),
+        trial(
+            "a_receiver_that_stops_at_a_copy_goes_on",
+            stopped::a_receiver_that_stops_at_a_copy_goes_on,
+        ),
+        trial(
+            "bytes_are_not_accepted_that_change_while_the_receiver_is_stopped",
+            stopped::bytes_are_not_accepted_that_change_while_the_receiver_is_stopped,
+        ),
+        trial(
+            "memory_that_a_stopped_receiver_copies_from_stays_registered",
+            stopped::memory_that_a_stopped_receiver_copies_from_stays_registered,
         ),
         trial(
             "unreliable_writes_need_no_packets",
@@ -128,6 +179,10 @@ fn main() {
         trial(
             "memory_that_a_stopped_peer_copies_to_stays_registered",
             memory_that_a_stopped_peer_copies_to_stays_registered,
+        ),
+        trial(
+            "a_long_write_that_the_peer_refuses_ends_after_a_write",
+            a_long_write_that_the_peer_refuses_ends_after_a_write,
         ),
         trial(
             "what_is_deregistered_is_not_touched",
@@ -596,6 +651,25 @@ fn memory_that_a_stopped_peer_copies_to_stays_registered() {
     panic!("the peer was never stopped in the middle of a copy");
 }
 
+/// Checks that a long write with immediate data ends with an error where its key is wrong, also directly behind a request that
+/// needed no packets.
+fn a_long_write_that_the_peer_refuses_ends_after_a_write() {
+    let (node, peer) = connected(Role::Idle);
+    let (address, key) = peer.card.memories[1];
+    let writes = [
+        write(&node, 0, 0, 64, (address, key)),
+        Request {
+            opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+            ..write(&node, 0, 0, 64 << 10, (address, key ^ 0xff))
+        },
+    ];
+    let signaled = ibv_send_flags::IBV_SEND_SIGNALED.0;
+    let posted = node.post_list(&writes.each_ref().map(|write| (write, signaled)));
+    assert_eq!(posted, Ok(()));
+    assert_eq!(node.complete().status, ibv_wc_status::IBV_WC_SUCCESS);
+    assert_eq!(node.complete().status, ibv_wc_status::IBV_WC_REM_ACCESS_ERR);
+}
+
 /// A peer writes without end. When a region is deregistered nothing of it changes any more.
 fn what_is_deregistered_is_not_touched() {
     let (mut node, mut peer) = connected(Role::Writes);
@@ -654,6 +728,27 @@ fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("procfs").count()
 }
 
+/// Returns the descriptors of this process, each with the file that the descriptor refers to.
+fn open_files() -> BTreeSet<String> {
+    let open = fs::read_dir("/proc/self/fd").expect("procfs");
+    let name = |entry: fs::DirEntry| {
+        let target = fs::read_link(entry.path()).ok()?;
+        let number = entry.file_name();
+        Some(format!("{} {}", number.to_string_lossy(), target.display()))
+    };
+    open.filter_map(|entry| name(entry.ok()?)).collect()
+}
+
+/// Returns the name of each thread of this process, with its state and the system call that the thread is in.
+fn threads() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").expect("procfs");
+    let of = |task: fs::DirEntry| {
+        let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        format!("{} {}", read("stat").trim(), read("syscall").trim())
+    };
+    tasks.filter_map(Result::ok).map(of).collect()
+}
+
 /// What is mapped of files that processes share.
 fn mappings() -> BTreeSet<String> {
     let maps = fs::read_to_string("/proc/self/maps").expect("procfs");
@@ -661,11 +756,27 @@ fn mappings() -> BTreeSet<String> {
     lines.map(str::to_owned).collect()
 }
 
+/// Returns the numbers of descriptors and of shared mappings.
+fn resources() -> (usize, usize) {
+    (descriptors(), mappings().len())
+}
+
+/// Waits until there are as many resources as before.
+fn await_resources(before: (usize, usize)) {
+    let deadline = Instant::now() + LIMIT;
+    while resources() != before {
+        let now = resources();
+        assert!(Instant::now() < deadline, "{now:?} and not {before:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn peers_that_are_killed_leave_nothing_behind() {
     let kills = number("SOFTROCE_TEST_KILLS", 25);
     let first = number("SOFTROCE_TEST_SEED", 0);
     let mut before = None;
     let mut longest = Duration::ZERO;
+    let mut under_way = [0; LONG.len()];
     for round in (0..kills).map(|number| first.wrapping_add(number)) {
         let (node, mut peer) = connected(Role::Traffic { seed: round });
         let mut traffic = Traffic::new(round, &peer.card);
@@ -677,10 +788,16 @@ fn peers_that_are_killed_leave_nothing_behind() {
         }
         peer.kill();
         let killed = Instant::now();
+        for (all, now) in under_way.iter_mut().zip(traffic.long_under_way()) {
+            *all += now;
+        }
         // Requests end, by whatever error, and the first of them as one that nobody answers.
         let failed = loop {
             match traffic.go_on(&node) {
-                Ok(()) => assert!(killed.elapsed() < LIMIT, "a request does not end"),
+                Ok(()) => assert!(
+                    killed.elapsed() < LIMIT,
+                    "a request does not end, {round}: {traffic:?}"
+                ),
                 Err(status) => break status,
             }
         };
@@ -690,16 +807,18 @@ fn peers_that_are_killed_leave_nothing_behind() {
         traffic.check_guards(&node);
         drop(node);
         // The engine hears of the end by itself.
-        let deadline = Instant::now() + LIMIT;
-        let expected = before.get_or_insert_with(|| {
+        let expected = *before.get_or_insert_with(|| {
             thread::sleep(Duration::from_millis(200));
-            (descriptors(), mappings().len())
+            resources()
         });
-        while (descriptors(), mappings().len()) != *expected {
-            let now = (descriptors(), mappings().len());
-            assert!(Instant::now() < deadline, "{now:?} and not {expected:?}");
-            thread::sleep(Duration::from_millis(1));
-        }
+        await_resources(expected);
     }
-    println!("{kills} peers were killed; the longest end took {longest:?}");
+    let is_enough = kills < 25 || under_way.iter().all(|&count| count > 0);
+    assert!(
+        is_enough,
+        "not all were under way: {under_way:?} of {LONG:?}"
+    );
+    println!(
+        "{kills} peers were killed; the longest end took {longest:?}; under way were {under_way:?}"
+    );
 }

@@ -193,6 +193,28 @@ impl Memory {
         }
     }
 
+    /// Copies bytes to an offset, all at once.
+    #[allow(dead_code, reason = "the attacked connection has short messages")]
+    pub(crate) fn fill(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= SIZE);
+        // SAFETY: inside.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
+    }
+
+    /// Returns whether these bytes are at an offset.
+    #[allow(dead_code, reason = "the attacked connection has short messages")]
+    pub(crate) fn holds(&self, offset: usize, bytes: &[u8]) -> bool {
+        assert!(offset + bytes.len() <= SIZE);
+        // SAFETY: inside.
+        unsafe {
+            libc::memcmp(
+                self.start.add(offset).cast(),
+                bytes.as_ptr().cast(),
+                bytes.len(),
+            ) == 0
+        }
+    }
+
     pub(crate) fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         // SAFETY: inside.
         let byte = |at| unsafe { self.start.add(at).read_volatile() };
@@ -228,6 +250,8 @@ pub(crate) struct Node {
     pub(crate) qp: *mut ibv_qp,
     /// Type of the queue pair.
     kind: ibv_qp_type,
+    /// Shared receive queue of the queue pair; null if it has a receive queue of its own.
+    srq: *mut ibv_srq,
     /// How long to wait for an answer: 4 us, doubled so often.
     pub(crate) timeout: u8,
     /// The program's own, and the device's.
@@ -280,6 +304,21 @@ impl Node {
         Self::with(kind, 0)
     }
 
+    /// Makes a node whose queue pair takes receives from a shared receive queue.
+    #[allow(dead_code, reason = "the attacked connection has receives of its own")]
+    pub(crate) fn sharing() -> Self {
+        let mut node = Self::new();
+        // SAFETY: the domain is there, and zeros are a value of the attributes; nobody uses the queue pair.
+        unsafe {
+            let mut init: ibv_srq_init_attr = zeroed();
+            (init.attr.max_wr, init.attr.max_sge) = (DEPTH, 1);
+            node.srq = ibv_create_srq(node.pd, &raw mut init);
+        }
+        assert!(!node.srq.is_null(), "{}", std::io::Error::last_os_error());
+        node.renew();
+        node
+    }
+
     /// Makes a node with the program's own memory at this address, or at any address if 0.
     pub(crate) fn at(address: usize) -> Self {
         Self::with(ibv_qp_type::IBV_QPT_RC, address)
@@ -306,6 +345,7 @@ impl Node {
                 cq,
                 qp: null_mut(),
                 kind,
+                srq: null_mut(),
                 // 67 ms.
                 timeout: 14,
                 memories: [Memory::new(pd, false, address), Memory::new(pd, true, 0)],
@@ -320,6 +360,7 @@ impl Node {
         unsafe {
             let mut init: ibv_qp_init_attr = zeroed();
             (init.send_cq, init.recv_cq) = (self.cq, self.cq);
+            init.srq = self.srq;
             init.qp_type = self.kind;
             init.cap = ibv_qp_cap {
                 max_send_wr: DEPTH,
@@ -392,7 +433,7 @@ impl Node {
         assert_eq!(self.post_list(&[(request, signaled)]), Ok(()));
     }
 
-    /// Posts requests together, each with its flags. Else the error, and how many were posted.
+    /// Posts requests together, each with its flags; immediate data is the number of the request. Else the error, and how many were posted.
     pub(crate) fn post_list(&self, requests: &[(&Request, u32)]) -> Result<(), (i32, usize)> {
         let mut sges: Vec<ibv_sge> = requests.iter().map(|(request, _)| request.sge).collect();
         let mut list: Vec<ibv_send_wr> = Vec::new();
@@ -404,6 +445,7 @@ impl Node {
             wr.num_sge = 1;
             wr.opcode = request.opcode;
             wr.send_flags = *flags;
+            wr.__bindgen_anon_1.imm_data = request.id as u32;
             if request.opcode == ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD {
                 wr.wr.atomic.remote_addr = request.remote.0;
                 wr.wr.atomic.rkey = request.remote.1;
@@ -450,7 +492,12 @@ impl Node {
             wr.sg_list = &raw mut sge;
             wr.num_sge = 1;
             let mut bad = null_mut();
-            assert_eq!(ibv_post_recv(self.qp, &raw mut wr, &raw mut bad), 0);
+            let answer = if self.srq.is_null() {
+                ibv_post_recv(self.qp, &raw mut wr, &raw mut bad)
+            } else {
+                ibv_post_srq_recv(self.srq, &raw mut wr, &raw mut bad)
+            };
+            assert_eq!(answer, 0);
         }
     }
 
@@ -583,6 +630,9 @@ impl Drop for Node {
         // SAFETY: nobody uses them any more; the memories come last.
         unsafe {
             assert_eq!(ibv_destroy_qp(self.qp), 0);
+            if !self.srq.is_null() {
+                assert_eq!(ibv_destroy_srq(self.srq), 0);
+            }
             assert_eq!(ibv_destroy_cq(self.cq), 0);
             assert_eq!(ibv_destroy_comp_channel(self.channel), 0);
             let Self {

@@ -8,10 +8,14 @@ use std::{env, fs, thread};
 
 use ibverbs_sys::{ibv_qp_type, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
 
+use crate::counted;
 use crate::exec;
 use crate::fetched;
 use crate::meeting;
 use crate::node::{Card, LIMIT, Node, PATIENT, Request, SIZE};
+use crate::plan::Plan;
+use crate::refused;
+use crate::stream;
 use crate::traffic::Traffic;
 use crate::unreliable;
 
@@ -40,6 +44,8 @@ pub(crate) enum Role {
     Sends {
         times: u64,
     },
+    /// Receives the messages of which the numbers are counted, and checks the counters.
+    Counts,
     /// Makes the program's own memory inaccessible, to which a receive is posted.
     Loses,
     /// Receives a message, destroys what it has, and ends.
@@ -64,6 +70,10 @@ pub(crate) enum Role {
     Datagrams {
         times: u64,
     },
+    /// Sends and receives the messages of a [plan](Plan).
+    Streams {
+        plan: u64,
+    },
     /// Everything there is, without end.
     Traffic {
         seed: u64,
@@ -81,6 +91,7 @@ impl Role {
         Some(match name {
             "adds" => Self::Adds { times: number },
             "writes" => Self::Writes,
+            "counts" => Self::Counts,
             "loses" => Self::Loses,
             "leaves" => Self::Leaves,
             "deregisters" => Self::Deregisters {
@@ -93,6 +104,7 @@ impl Role {
             "sends" => Self::Sends { times: number },
             "unreliable" => Self::Unreliable { times: number },
             "datagrams" => Self::Datagrams { times: number },
+            "streams" => Self::Streams { plan: number },
             "traffic" => Self::Traffic { seed: number },
             _ => Self::Idle,
         })
@@ -103,6 +115,7 @@ impl Role {
             Self::Idle => "idle 0".to_owned(),
             Self::Adds { times } => format!("adds {times}"),
             Self::Writes => "writes 0".to_owned(),
+            Self::Counts => "counts 0".to_owned(),
             Self::Loses => "loses 0".to_owned(),
             Self::Leaves => "leaves 0".to_owned(),
             Self::Deregisters { memory } => format!("deregisters {memory}"),
@@ -113,6 +126,7 @@ impl Role {
             Self::Echoes { times } => format!("echoes {times}"),
             Self::Unreliable { times } => format!("unreliable {times}"),
             Self::Datagrams { times } => format!("datagrams {times}"),
+            Self::Streams { plan } => format!("streams {plan}"),
             Self::Traffic { seed } => format!("traffic {seed}"),
         }
     }
@@ -123,9 +137,10 @@ impl Role {
             Self::Execs { .. } => Node::at(exec::ADDRESS),
             Self::Unreliable { .. } => Node::of(ibv_qp_type::IBV_QPT_UC),
             Self::Datagrams { .. } => Node::of(ibv_qp_type::IBV_QPT_UD),
+            Self::Streams { plan } => Plan::decode(plan).node(),
             _ => Node::new(),
         }];
-        if let Self::Echoes { .. } = self {
+        if let Self::Echoes { .. } | Self::Counts = self {
             nodes[0].timeout = PATIENT;
         }
         let mut card = None::<Card>;
@@ -162,6 +177,8 @@ impl Role {
                     match self {
                         Self::Unreliable { .. } => unreliable::post_receive(node),
                         Self::Datagrams { .. } => unreliable::post_datagram_receives(node),
+                        Self::Streams { plan } => Plan::decode(plan).post_receives(node),
+                        Self::Counts => counted::post_receives(node),
                         _ => {}
                     }
                     if let Self::Loses = self {
@@ -195,6 +212,7 @@ impl Role {
             Self::Unreliable { times } => unreliable::take(node, times),
             Self::Datagrams { times } => unreliable::answer(node, peer, times),
             Self::Sends { times } => fetched::send(node, times),
+            Self::Counts => counted::take(node),
             Self::Loses => node.memories[0].lose(),
             Self::Execs { keeps } => exec::exec(keeps),
             Self::Receives { times } => {
@@ -236,6 +254,7 @@ impl Role {
                     }
                 }
             }
+            Self::Streams { plan } => stream::play(&Plan::decode(plan), node, peer),
             Self::Traffic { seed } => {
                 let mut traffic = Traffic::new(!seed, peer);
                 traffic.prepare(node);
@@ -285,8 +304,23 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn start(role: Role) -> Self {
+        Self::start_with(role, [])
+    }
+
+    /// Starts a peer that the kernel does not let copy from and to the memory of others.
+    pub(crate) fn start_without_copies(role: Role) -> Self {
+        Self::start_with(role, [(refused::VARIABLE, "1")])
+    }
+
+    /// Starts a peer that does not let others read its memory.
+    pub(crate) fn start_undumpable(role: Role) -> Self {
+        Self::start_with(role, [(refused::UNDUMPABLE, "1")])
+    }
+
+    fn start_with<const N: usize>(role: Role, variables: [(&str, &str); N]) -> Self {
         let mut process = Command::new(env::current_exe().expect("this program"))
             .env(VARIABLE, role.text())
+            .envs(variables)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -335,6 +369,16 @@ impl Peer {
     }
 
     fn hear(&mut self) -> String {
+        let mut descriptor = libc::pollfd {
+            fd: self.output.get_ref().as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        if self.output.buffer().is_empty() {
+            // SAFETY: there is one descriptor.
+            let ready = unsafe { libc::poll(&raw mut descriptor, 1, LIMIT.as_millis() as i32) };
+            assert_eq!(ready, 1, "it says nothing within {LIMIT:?}");
+        }
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it speaks");
         line.trim().to_owned()
@@ -373,18 +417,20 @@ impl Peer {
     pub(crate) fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let deadline = Instant::now() + LIMIT;
-        let has_stopped = || {
-            let mut status = 0;
-            let options = libc::WUNTRACED | libc::WNOHANG;
-            // SAFETY: a child that was not waited for has its number, and there is room for the answer.
-            let who = unsafe { libc::waitpid(self.process.id() as i32, &raw mut status, options) };
-            assert!(who == 0 || libc::WIFSTOPPED(status), "it is there");
-            who != 0
-        };
-        while !has_stopped() {
+        while !self.has_stopped() {
             assert!(Instant::now() < deadline, "it does not stop");
             thread::sleep(Duration::from_micros(100));
         }
+    }
+
+    /// Returns whether all of its threads have stopped since this was asked last.
+    pub(crate) fn has_stopped(&self) -> bool {
+        let mut status = 0;
+        let options = libc::WUNTRACED | libc::WNOHANG;
+        // SAFETY: a child that was not waited for has its number, and there is room for the answer.
+        let who = unsafe { libc::waitpid(self.process.id() as i32, &raw mut status, options) };
+        assert!(who == 0 || libc::WIFSTOPPED(status), "it is there");
+        who != 0
     }
 
     /// Waits until it has ended by itself.

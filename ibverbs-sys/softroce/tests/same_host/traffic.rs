@@ -1,14 +1,18 @@
 //! Requests of all kinds, at random.
 
+use std::collections::VecDeque;
+
 use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode};
 
 use crate::node::{Card, DEPTH, Node, Request, SIZE};
 
 /// Requests under way, and those that are still to come.
+#[derive(Debug)]
 pub(crate) struct Traffic {
     state: u64,
     peer: Card,
-    under_way: u32,
+    /// Numbers, kinds and lengths.
+    under_way: VecDeque<(u64, ibv_wr_opcode, usize)>,
     receives: u32,
     next: u64,
     /// A request failed.
@@ -19,12 +23,22 @@ pub(crate) struct Traffic {
 const BEGIN: usize = 1 << 20;
 const END: usize = 3 << 20;
 
-/// Offset of the places for receives, and the length of each place: some messages are fetched, and others go by packets.
-const ROOM: usize = END;
-const LONGEST: usize = 48 << 10;
+/// The length of the longest message, and the offset of the places for receives, which overlap each other: nobody reads what
+/// is received.
+const LONGEST: usize = 1 << 20;
+const ROOM: usize = BEGIN;
 
-/// Number of places for receives.
+/// Number of places for receives, and the distance between two.
 const PLACES: usize = 16;
+const DISTANCE: usize = 64 << 10;
+
+/// Messages that the receiver copies in one part, and in many; and writes of the same lengths that are announced.
+pub(crate) const LONG: [(ibv_wr_opcode, usize); 4] = [
+    (ibv_wr_opcode::IBV_WR_SEND, 64 << 10),
+    (ibv_wr_opcode::IBV_WR_SEND, LONGEST),
+    (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, 64 << 10),
+    (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, LONGEST),
+];
 
 /// What guards hold.
 const GUARD: u8 = 0xc3;
@@ -37,7 +51,7 @@ impl Traffic {
         Self {
             state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             peer: *peer,
-            under_way: 0,
+            under_way: VecDeque::new(),
             receives: 0,
             next: 0,
             is_over: false,
@@ -58,7 +72,7 @@ impl Traffic {
 
     /// Posts something, and takes completions. The status of the first that failed.
     pub(crate) fn go_on(&mut self, node: &Node) -> Result<(), ibv_wc_status> {
-        while self.under_way < DEPTH / 2 {
+        while self.under_way.len() < DEPTH as usize / 2 {
             self.post(node);
         }
         while let Some(wc) = node.poll() {
@@ -79,7 +93,7 @@ impl Traffic {
     /// Takes the completions of all that is still under way.
     pub(crate) fn drain(&mut self, node: &Node) {
         assert!(self.is_over);
-        while self.under_way + self.receives > 0 {
+        while !self.under_way.is_empty() || self.receives > 0 {
             let wc = node.complete();
             self.count(wc.wr_id);
         }
@@ -94,16 +108,25 @@ impl Traffic {
         }
     }
 
+    /// Returns the number of messages of each [kind and length](LONG) that are under way.
+    pub(crate) fn long_under_way(&self) -> [usize; LONG.len()] {
+        LONG.map(|long| {
+            let is_long = |&&(_, kind, length): &&_| (kind, length) == long;
+            self.under_way.iter().filter(is_long).count()
+        })
+    }
+
     fn count(&mut self, id: u64) {
         if id & RECEIVE == 0 {
-            self.under_way -= 1;
+            let first = self.under_way.pop_front();
+            assert_eq!(first.map(|(first, ..)| first), Some(id), "out of order");
         } else {
             self.receives -= 1;
         }
     }
 
     fn receive(&mut self, node: &Node) {
-        let place = ROOM + self.random(PLACES) * LONGEST;
+        let place = ROOM + self.random(PLACES) * DISTANCE;
         let memory = &node.memories[self.random(2)];
         node.receive(RECEIVE | self.next, memory.sge(place, LONGEST));
         self.next += 1;
@@ -121,7 +144,11 @@ impl Traffic {
         };
         let length = match (opcode, self.random(3)) {
             (O::IBV_WR_ATOMIC_FETCH_AND_ADD, _) => 8,
-            (O::IBV_WR_SEND, _) => self.random(LONGEST + 1),
+            (O::IBV_WR_SEND | O::IBV_WR_RDMA_WRITE_WITH_IMM, 0) => {
+                [64 << 10, LONGEST][self.random(2)]
+            }
+            (O::IBV_WR_SEND, 1) => self.random(LONGEST),
+            (O::IBV_WR_SEND, _) => self.random(48 << 10),
             (_, 0) => self.random(64),
             (_, 1) => self.random(8192),
             _ => self.random(1 << 18),
@@ -142,8 +169,8 @@ impl Traffic {
             remote: place,
             add: 1,
         });
+        self.under_way.push_back((self.next, opcode, length));
         self.next += 1;
-        self.under_way += 1;
     }
 
     /// A number below `limit`.

@@ -8,12 +8,13 @@ mod ship;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::address::MULTICAST;
 use super::delay::Packet;
 use super::network::Network;
 use super::{shared, tunnel};
+use crate::address::MULTICAST;
 use crate::proto::{Counter, Path, Run};
 use crate::same_host::{Failure, Kept, Link};
+use crate::transfer::Volume;
 use crate::wire::Opcode;
 use batch::{BYTES, ICRC, Lent, PACKETS, Sealed, place_behind};
 
@@ -38,6 +39,34 @@ pub(crate) struct Outbox<'a> {
     datagrams: Option<Datagrams>,
     /// Wakeups of processes that share memory are deferred.
     is_quiet: bool,
+    /// Packets that went through shared memory and are not counted yet.
+    shares: Shares,
+}
+
+/// Amount of packets that went through shared memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shares {
+    pub(crate) packets: u64,
+    /// Bytes of the packets, from BTH to pad.
+    pub(crate) bytes: u64,
+    /// The messages of which the packets are parts.
+    pub(crate) volume: Volume,
+}
+
+impl Shares {
+    /// Adds a packet, from BTH to pad.
+    fn add(&mut self, packet: &[u8]) {
+        self.packets += 1;
+        self.bytes += packet.len() as u64;
+        let [first, flags, ..] = packet else {
+            return;
+        };
+        if let Some(opcode) = Opcode::from_byte(*first) {
+            let others = opcode.header_len() + usize::from(flags >> 4 & 3);
+            let length = packet.len().saturating_sub(others);
+            self.volume.add_packet(opcode, length);
+        }
+    }
 }
 
 /// Where packets go through shared memory.
@@ -69,6 +98,7 @@ impl<'a> Outbox<'a> {
             shared: None,
             datagrams: None,
             is_quiet: false,
+            shares: Shares::default(),
         }
     }
 
@@ -219,6 +249,11 @@ impl<'a> Outbox<'a> {
         self.datagrams.get_or_insert_default();
     }
 
+    /// Takes the amount of packets that went through shared memory since the last call.
+    pub(crate) fn take_shares(&mut self) -> Shares {
+        std::mem::take(&mut self.shares)
+    }
+
     /// Takes the address of a process that datagrams went to by a socket, and that may not be known yet.
     pub(crate) fn take_unknown(&mut self) -> Option<SocketAddr> {
         self.datagrams.as_mut()?.unknown.take()
@@ -242,7 +277,7 @@ impl<'a> Outbox<'a> {
         let tag = shared::tag(path, &link).filter(|_| link.has_room())?;
         let sent = link.send(tag, shared::annotation(&route), written);
         sent.ok()?;
-        network.count_shared(written.len());
+        self.shares.add(written);
         match datagrams.last.replace(link) {
             Some(before)
                 if (datagrams.last.as_ref()).is_some_and(|link| !Arc::ptr_eq(link, &before)) =>
@@ -269,19 +304,22 @@ impl<'a> Outbox<'a> {
         match shared.link.send(shared.tag, 0, written) {
             Ok(()) => shared.has_sent = true,
             Err(Failure::Full) => {
-                let kept = Kept::Packet(written.into(), 0);
+                let kept = Kept {
+                    bytes: written.into(),
+                    annotation: 0,
+                };
                 shared.link.keep(shared.tag, kept);
             }
             Err(Failure::Dead) => return None,
         }
-        self.network.count_shared(written.len());
+        self.shares.add(written);
         Some(())
     }
 
     /// Sends the bytes from `begin` on through shared memory, while all other packets go through sockets: the peer
     /// accepts them from nowhere else. If this is not possible they are lost, as any packet may be.
     #[cold]
-    fn confide(&self, begin: usize, path: &Path) {
+    fn confide(&mut self, begin: usize, path: &Path) {
         let Some(written) = self.batch.bytes.get(begin..) else {
             return;
         };
@@ -292,13 +330,19 @@ impl<'a> Outbox<'a> {
                 let tag = shared::tag(path, &link)?;
                 match link.send(tag, 0, written) {
                     Ok(()) => link.flush(),
-                    Err(Failure::Full) => link.keep(tag, Kept::Packet(written.into(), 0)),
+                    Err(Failure::Full) => link.keep(
+                        tag,
+                        Kept {
+                            bytes: written.into(),
+                            annotation: 0,
+                        },
+                    ),
                     Err(Failure::Dead) => return None,
                 }
                 Some(())
             });
         if sent.is_some() {
-            self.network.count_shared(written.len());
+            self.shares.add(written);
         } else {
             self.network.counters.count(Counter::SendDiscarded, 1);
         }

@@ -14,8 +14,8 @@ use libc::{
     sock_filter, sock_fprog,
 };
 
+use crate::address::{SLOTS, STRIDE, unique_local};
 use crate::descriptor::Descriptor;
-use crate::net::address::{SLOTS, STRIDE, unique_local};
 use crate::net::tunnel;
 use crate::wire::{Opcode, Operation, Transport};
 

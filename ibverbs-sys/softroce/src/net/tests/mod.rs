@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 mod runs;
 mod segmentation;
 
-use super::address::{self, MULTICAST};
 use super::socket::Burst;
 use super::{Inbox, Network};
+use crate::address::{self, MULTICAST};
 use crate::config::Config;
 use crate::counters::Counters;
-use crate::engine::{Sleeper, Timers};
-use crate::fault::{Faults, NetworkFaults};
+use crate::fault::NetworkFaults;
 use crate::proto::{Arrival, Counter, Mtu, Path};
+use crate::timers::{Sleeper, Timers};
 use crate::wire::{Bth, Deth, Header, Opcode, Operation, Transport};
 
 /// Longer than anything takes.
@@ -37,7 +37,7 @@ fn open(config: &Config) -> Network {
 
 /// Opens a network whose filters are in place.
 fn open_filtered(config: &Config) -> Network {
-    let (counters, faults) = (Arc::<Counters>::default(), Arc::new(Faults::new(config)));
+    let (counters, faults) = (Arc::<Counters>::default(), Arc::new(config.faults()));
     let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
     Network::open(config, counters, faults, timers).unwrap()
 }
@@ -593,7 +593,7 @@ fn an_address_that_was_asked_for_and_is_taken_is_an_error() {
     let first = open(&config);
     assert_eq!(first.addresses()[0], ip.to_ipv6_mapped());
     // There is no other slot with so high a port.
-    let (counters, faults) = (Arc::default(), Arc::new(Faults::new(&config)));
+    let (counters, faults) = (Arc::default(), Arc::new(config.faults()));
     let timers = Arc::new(Timers::new(Sleeper::new().unwrap()));
     let error = Network::open(&config, counters, faults, timers).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);

@@ -5,10 +5,10 @@ use std::thread;
 use std::time::Instant;
 
 use super::{Host, LOST, QUEUE_KEY, nobody_polls, numbers, open};
+use crate::address::port_of_slot;
 use crate::config::Config;
-use crate::net::address::port_of_slot;
+use crate::config::Way;
 use crate::number;
-use crate::path::Way;
 use crate::proto::{Arrival, Counter, Service};
 use crate::wire::ip::Route;
 use crate::wire::{Bth, Deth, Header, Opcode, Operation, Packet, Reth, Run, Transport};

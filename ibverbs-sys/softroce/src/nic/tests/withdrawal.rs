@@ -2,7 +2,7 @@
 //! peers of each other. The tests hold a lane, which is all that one NIC sees of a copy of the other.
 
 use super::*;
-use crate::memory::{RegionAttributes, Span, WindowKind};
+use crate::memory::{Peers, RegionAttributes, Span, WindowKind};
 use crate::proto::{AccessFlags, WindowBinding};
 use crate::same_host::Link;
 
@@ -78,7 +78,7 @@ impl Host {
     fn tells(&self, key: u32) -> bool {
         let slot = (key >> 8) - self.nic.memory.key_base();
         let neighbourhood = self.nic.neighbourhood.as_ref().unwrap();
-        neighbourhood.tells_region(slot)
+        neighbourhood.is_published(slot)
     }
 
     /// Returns whether nothing has completed.

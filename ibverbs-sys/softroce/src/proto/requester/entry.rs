@@ -1,9 +1,8 @@
 use std::time::Duration;
 
-use super::brief::may_be_mappable;
 use crate::proto::endpoint::{Endpoint, MAX_MESSAGE};
 use crate::proto::{
-    Completion, CompletionStatus, LocalFault, Memory, Payload, SendOperation, SendRequest,
+    Completion, CompletionStatus, Host, LocalFault, Memory, Payload, SendOperation, SendRequest,
     Sequence, Service, Withdrawal, Work,
 };
 
@@ -12,8 +11,12 @@ use crate::proto::{
 pub(super) struct Entry {
     pub(super) request: SendRequest,
     pub(super) progress: Progress,
-    /// Set if a peer can map the memory of the bytes. Known once the request has started.
+    /// Answer of [`Host::is_mappable`]. Known once the request has started.
     pub(super) is_mappable: bool,
+    /// Set if the last part went without its bytes, which the peer copies.
+    pub(super) is_offered: bool,
+    /// Set if only packets may carry the message.
+    pub(super) is_declined: bool,
 }
 
 /// Progress of a request.
@@ -36,6 +39,8 @@ impl Entry {
             request,
             progress: Progress::Waiting,
             is_mappable: false,
+            is_offered: false,
+            is_declined: false,
         }
     }
 
@@ -73,7 +78,7 @@ impl Entry {
         &mut self,
         next: Sequence,
         endpoint: &Endpoint,
-        memory: &impl Memory,
+        memory: &impl Host,
     ) -> Result<(), Duration> {
         let local = match &self.request.operation {
             SendOperation::Bind(binding) => match memory.withdraw_window(binding) {
@@ -89,8 +94,7 @@ impl Entry {
             // IBTA C10-93.1.1: of a datagram that is longer than a packet nothing is sent, and that is no error.
             SendOperation::Datagram { .. } if self.request.length > endpoint.mtu() => Ok(()),
             _ => {
-                self.is_mappable = may_be_mappable(&self.request)
-                    && matches!(&self.request.payload, Payload::Gathered(list) if memory.is_mappable(list));
+                self.is_mappable = memory.is_mappable(&self.request);
                 self.progress = match self.check(endpoint) {
                     Ok(packets) => Progress::Started {
                         first: next,

@@ -8,11 +8,10 @@
 //! comes back is bounded by the window, and a run is what is asked for again. Runs never cross
 //! multiples of their length, so that a responder recognises a repeated one as part of what it knows.
 
-mod brief;
-mod direct;
 mod entry;
 mod flow;
 mod packet;
+mod part;
 mod patience;
 mod probe;
 mod response;
@@ -28,8 +27,8 @@ use std::collections::VecDeque;
 use entry::{Entry, Progress};
 use flow::Flow;
 use packet::Place;
+use patience::AnswerBy;
 use probe::Probe;
-pub(super) use response::status_of;
 use skips::Skips;
 pub(super) use skips::skipped;
 use window::Window;
@@ -79,7 +78,7 @@ pub(super) struct Requester {
     gone_back: bool,
     /// The cursor was set back by what the peer said, and nothing that went since was lost without a word.
     sent_back: bool,
-    answer_by: Option<Time>,
+    answer_by: AnswerBy,
     /// The timeout was noticed late, and the peer has already got more time for that once.
     excused: bool,
     probe: Probe,
@@ -87,12 +86,8 @@ pub(super) struct Requester {
     again_at: Option<Time>,
     pause: Pause,
     skips: Skips,
-    /// Set while long messages are offered to the peer, which fetches their bytes.
-    offers: bool,
-    /// The first sequence number of the message that goes by packets although `offers` is set.
-    declined: Option<Sequence>,
-    /// Number of messages in a row that the peer could not fetch.
-    refusals: u32,
+    /// Number of messages in a row whose bytes the peer could not copy.
+    declined: u32,
     /// Of an unreliable service.
     flow: Flow,
 }
@@ -127,15 +122,13 @@ impl Requester {
             not_ready_retries: 0,
             gone_back: false,
             sent_back: false,
-            answer_by: None,
+            answer_by: AnswerBy::Never,
             excused: false,
             probe: Probe::default(),
             again_at: None,
             pause: Pause::default(),
             skips: Skips::default(),
-            offers: false,
-            declined: None,
-            refusals: 0,
+            declined: 0,
             flow: Flow::new(sequence),
         }
     }
@@ -217,7 +210,7 @@ impl Requester {
         if told.is_some() {
             return Ok(told);
         }
-        if self.offers_next() {
+        if self.is_held_back(endpoint, host) {
             return Ok(None);
         }
         self.transmit(first, packets, now, endpoint, host, out)
@@ -256,6 +249,12 @@ impl Requester {
                 Progress::Failed(_) => return Ok(None),
             }
         }
+    }
+
+    /// Returns whether packets must not carry the next part.
+    pub(super) fn is_held_back(&self, endpoint: &Endpoint, host: &impl Host) -> bool {
+        let next = self.started(endpoint);
+        next.is_some_and(|(upcoming, request)| host.holds_back(request, &upcoming))
     }
 
     fn transmit(
@@ -426,8 +425,8 @@ impl Requester {
                         break;
                     }
                     self.fetches -= usize::from(entry.awaits_data());
-                    if self.was_fetched(entry) {
-                        self.refusals = 0;
+                    if entry.is_offered && !entry.is_declined {
+                        self.declined = 0;
                     }
                 }
                 Progress::Done => {}
@@ -466,7 +465,7 @@ impl Requester {
         }
         self.fetches_sent = 0;
         self.unasked = 0;
-        self.answer_by = None;
+        self.answer_by = AnswerBy::Never;
         self.excused = false;
         self.probe.gone_back();
     }

@@ -5,6 +5,17 @@ use super::{Failed, Requester, sooner};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{Counter, Host, State, Time};
 
+/// Time by which the peer must answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerBy {
+    /// No answer is awaited, or not for a limited time.
+    Never,
+    /// An answer is awaited. The time is set by [`Requester::arm`].
+    Unset,
+    /// This time.
+    At(Time),
+}
+
 impl Requester {
     /// Returns when [`handle_timeout`](Self::handle_timeout) or another packet is due.
     #[inline]
@@ -15,7 +26,7 @@ impl Requester {
             self.flow.next_timeout()
         };
         let times = [
-            self.answer_by,
+            self.answer_by.time(),
             self.again_at,
             self.probe.at(),
             self.pause.end(),
@@ -30,11 +41,13 @@ impl Requester {
         endpoint: &Endpoint,
         host: &mut impl Host,
     ) -> Result<(), Failed> {
+        self.arm(now, endpoint);
         if self.again_at.is_some_and(|at| at <= now) {
             self.again_at = None;
         }
         self.pause.handle_timeout(now);
-        if self.answer_by.is_some_and(|at| at <= now) && !self.excuse(now, endpoint) {
+        let answer_by = self.answer_by.time();
+        if answer_by.is_some_and(|at| at <= now) && !self.excuse(now, endpoint) {
             host.count(Counter::AcknowledgementTimeout, 1);
             // Packets that were sent since are not known to have arrived.
             self.sent_back &= self.position() == self.unanswered;
@@ -52,8 +65,30 @@ impl Requester {
     /// answer: then the answer is due by that one's time.
     #[inline]
     pub(super) fn expect_answer(&mut self, now: impl FnOnce() -> Time, endpoint: &Endpoint) {
-        if self.answer_by.is_none() {
+        if self.answer_by == AnswerBy::Never {
             self.answer_by = self.deadline(now(), endpoint);
+        }
+    }
+
+    /// Notes that a message has gone that must be answered, by a time that [`arm`](Self::arm) sets.
+    #[inline]
+    pub(super) fn expect_answer_later(&mut self, endpoint: &Endpoint) {
+        if self.answer_by == AnswerBy::Never && endpoint.attributes.ack_timeout.is_some() {
+            self.answer_by = AnswerBy::Unset;
+        }
+    }
+
+    /// Returns whether an answer is awaited whose time is not set.
+    #[inline]
+    pub(in crate::proto) fn is_unarmed(&self) -> bool {
+        self.answer_by == AnswerBy::Unset
+    }
+
+    /// Sets the time by which the peer must answer, if an answer is awaited whose time is not set.
+    #[inline]
+    pub(in crate::proto) fn arm(&mut self, now: Time, endpoint: &Endpoint) {
+        if self.is_unarmed() {
+            self.answer_by = self.deadline(now, endpoint);
         }
     }
 
@@ -77,20 +112,22 @@ impl Requester {
             self.retries = 0;
             self.silences = 0;
             self.excused = false;
-            self.answer_by = None;
+            self.answer_by = AnswerBy::Never;
         }
     }
 
     /// When a packet that goes now has to be answered. To a peer of which nothing was heard twice it goes with up to four times
     /// the time that is set, which the specification leaves to the requester (IBTA 9.7.6.1.3): a peer is a program, and where
     /// processors are scarce it may be kept from running for longer than the timeouts of a device add up to.
-    pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> Option<Time> {
-        let timeout = endpoint.attributes.ack_timeout?;
+    pub(super) fn deadline(&self, now: Time, endpoint: &Endpoint) -> AnswerBy {
+        let Some(timeout) = endpoint.attributes.ack_timeout else {
+            return AnswerBy::Never;
+        };
         let doublings = match self.is_peer_gone {
             false => self.silences.saturating_sub(1).min(2),
             true => 0,
         };
-        Some(now + timeout * (1 << doublings))
+        AnswerBy::At(now + timeout * (1 << doublings))
     }
 
     /// The peer is gone, as far as is known: it gets no more time than what is set.
@@ -101,7 +138,8 @@ impl Requester {
     /// Returns whether this side's own delay may explain the silence. A side that looks at its clock so late was kept
     /// from running, and a peer on the same machine perhaps as well: the peer gets as much time again, once.
     fn excuse(&mut self, now: Time, endpoint: &Endpoint) -> bool {
-        let (Some(at), Some(timeout)) = (self.answer_by, endpoint.attributes.ack_timeout) else {
+        let (Some(at), Some(timeout)) = (self.answer_by.time(), endpoint.attributes.ack_timeout)
+        else {
             return false;
         };
         let late = now - at;
@@ -109,7 +147,17 @@ impl Requester {
             return false;
         }
         self.excused = true;
-        self.answer_by = Some(now + late.min(timeout * 4));
+        self.answer_by = AnswerBy::At(now + late.min(timeout * 4));
         true
+    }
+}
+
+impl AnswerBy {
+    #[inline]
+    fn time(self) -> Option<Time> {
+        match self {
+            Self::Never | Self::Unset => None,
+            Self::At(time) => Some(time),
+        }
     }
 }

@@ -85,6 +85,17 @@ impl Probe {
         }
     }
 
+    /// Returns whether nothing was timed or asked for since [`progress`](Self::progress) was called with nothing on the way, so
+    /// that a call would change nothing.
+    #[inline]
+    pub(super) fn is_unused(&self) -> bool {
+        self.timed.is_none()
+            && self.at.is_none()
+            && self.count == 0
+            && !self.due
+            && self.end.is_none()
+    }
+
     /// What is on the way is given up and goes again.
     pub(super) fn gone_back(&mut self) {
         self.timed = None;

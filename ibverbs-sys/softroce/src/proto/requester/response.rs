@@ -1,4 +1,5 @@
 use super::entry::Progress;
+use super::patience::AnswerBy;
 use super::{Failed, Requester};
 use crate::proto::endpoint::Endpoint;
 use crate::proto::timer::receiver_not_ready;
@@ -22,12 +23,12 @@ impl Requester {
         let syndrome = packet.header.aeth.map(|aeth| aeth.syndrome);
         match (packet.header.bth.opcode.operation, syndrome) {
             (O::Acknowledge, Some(Syndrome::Ack { .. })) => {
-                self.acknowledge_before(sequence.next(), now, endpoint, host)?;
+                self.acknowledge_before(sequence.next(), || now, endpoint, host)?;
                 Ok(())
             }
             (O::Acknowledge, Some(Syndrome::ReceiverNotReady { timer })) => {
                 host.count(Counter::ReceivedRnr, 1);
-                if self.acknowledge_before(sequence, now, endpoint, host)? {
+                if self.acknowledge_before(sequence, || now, endpoint, host)? {
                     self.wait_for_receiver(timer, now, endpoint, host)?;
                 }
                 Ok(())
@@ -36,13 +37,13 @@ impl Requester {
                 if nak == Nak::SequenceError {
                     host.count(Counter::ReceivedSequenceNak, 1);
                 }
-                if self.acknowledge_before(sequence, now, endpoint, host)? {
+                if self.acknowledge_before(sequence, || now, endpoint, host)? {
                     self.refused(nak, endpoint, host)?;
                 }
                 Ok(())
             }
             (O::AtomicAcknowledge, Some(Syndrome::Ack { .. })) => {
-                if self.acknowledge_before(sequence, now, endpoint, host)? {
+                if self.acknowledge_before(sequence, || now, endpoint, host)? {
                     let original = packet.header.original.unwrap_or(0);
                     self.take_original(original, sequence, now, endpoint, host)?;
                 }
@@ -55,7 +56,7 @@ impl Requester {
                 | O::ReadResponseOnly,
                 None | Some(Syndrome::Ack { .. }),
             ) => {
-                if self.acknowledge_before(sequence, now, endpoint, host)? {
+                if self.acknowledge_before(sequence, || now, endpoint, host)? {
                     self.take_data(packet, sequence, now, endpoint, host)?;
                 }
                 Ok(())
@@ -68,35 +69,20 @@ impl Requester {
     /// Takes all before `end` as executed. An answer to a later packet says so of all before it; but of a read
     /// or an atomic whose data is missing, it says that the data was lost, and it is asked for again (an
     /// implied NAK, IBTA 9.7.5.1.2). False if so.
+    #[inline]
     pub(super) fn acknowledge_before(
         &mut self,
         end: Sequence,
-        now: Time,
+        now: impl FnOnce() -> Time,
         endpoint: &Endpoint,
         host: &mut impl Host,
     ) -> Result<bool, Failed> {
-        let mut limit = end;
-        for entry in &self.queue {
-            let first = match entry.progress {
-                Progress::Started { first, .. } => first,
-                Progress::Done => continue,
-                Progress::Waiting | Progress::Failed(_) => break,
-            };
-            if first.distance(end) >= 0 {
-                break;
-            }
-            if entry.awaits_data() {
-                let missing = if first.distance(self.unanswered) > 0 {
-                    first
-                } else {
-                    self.unanswered
-                };
-                if missing.distance(end) < 0 {
-                    limit = missing;
-                }
-                break;
-            }
-        }
+        // Mostly there are no reads and atomics.
+        let limit = if self.fetches > 0 {
+            self.missing_before(end).unwrap_or(end)
+        } else {
+            end
+        };
         self.advance(limit, now, endpoint, host)?;
         if limit == end {
             return Ok(true);
@@ -106,11 +92,35 @@ impl Requester {
         Ok(false)
     }
 
+    /// Returns the number of the oldest packet before `end` whose data is missing, of a read or an atomic.
+    fn missing_before(&self, end: Sequence) -> Option<Sequence> {
+        for entry in &self.queue {
+            let first = match entry.progress {
+                Progress::Started { first, .. } => first,
+                Progress::Done => continue,
+                Progress::Waiting | Progress::Failed(_) => return None,
+            };
+            if first.distance(end) >= 0 {
+                return None;
+            }
+            if entry.awaits_data() {
+                let missing = if first.distance(self.unanswered) > 0 {
+                    first
+                } else {
+                    self.unanswered
+                };
+                return (missing.distance(end) < 0).then_some(missing);
+            }
+        }
+        None
+    }
+
     /// All before `limit` is answered.
+    #[inline]
     fn advance(
         &mut self,
         limit: Sequence,
-        now: Time,
+        now: impl FnOnce() -> Time,
         endpoint: &Endpoint,
         host: &mut impl Host,
     ) -> Result<(), Failed> {
@@ -132,7 +142,16 @@ impl Requester {
         self.again_at = None;
         self.settle(endpoint, host)?;
         let waiting = self.position().distance(self.unanswered) > 0;
-        self.answer_by = waiting.then(|| self.deadline(now, endpoint)).flatten();
+        if !waiting && self.probe.is_unused() {
+            self.answer_by = AnswerBy::Never;
+            return Ok(());
+        }
+        let now = now();
+        self.answer_by = if waiting {
+            self.deadline(now, endpoint)
+        } else {
+            AnswerBy::Never
+        };
         let timeout = endpoint.attributes.ack_timeout;
         if self.probe.progress(limit, waiting, now, timeout) {
             // What the peer has of the rest it would have told.
@@ -237,7 +256,7 @@ impl Requester {
         if run_ends {
             self.fetched(sequence);
         }
-        self.advance(sequence.next(), now, endpoint, host)
+        self.advance(sequence.next(), || now, endpoint, host)
     }
 
     /// Takes what an atomic found.
@@ -260,7 +279,7 @@ impl Requester {
         host.scatter(list, 0, &original.to_ne_bytes())
             .map_err(|_| Failed(CompletionStatus::LocalProtection))?;
         self.fetched(sequence);
-        self.advance(sequence.next(), now, endpoint, host)
+        self.advance(sequence.next(), || now, endpoint, host)
     }
 
     /// The last data of a request came, which may be a request that was not repeated yet.
@@ -272,7 +291,7 @@ impl Requester {
 }
 
 /// How a request ends that was refused; a gap ends none.
-pub(in crate::proto) fn status_of(nak: Nak) -> Option<CompletionStatus> {
+fn status_of(nak: Nak) -> Option<CompletionStatus> {
     match nak {
         Nak::SequenceError => None,
         Nak::InvalidRequest | Nak::InvalidRdRequest => Some(CompletionStatus::RemoteInvalidRequest),

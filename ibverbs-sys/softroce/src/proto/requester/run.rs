@@ -7,13 +7,18 @@ use crate::wire::{BASE, ask_for_acknowledgement};
 
 impl Requester {
     /// The packets that go next, if they are several from the middle of a message and nothing goes before them.
-    pub(in crate::proto) fn next_run(&self, endpoint: &Endpoint, path: Path) -> Option<Run> {
+    pub(in crate::proto) fn next_run(
+        &self,
+        endpoint: &Endpoint,
+        path: Path,
+        host: &impl Host,
+    ) -> Option<Run> {
         let (_, first, packets) = self.middle()?;
         let sequence = first + self.cursor.packet;
         let is_held = self.again_at.is_some()
             || self.probe.is_due()
             || self.skips.is_untold(sequence, self.unanswered);
-        if is_held {
+        if is_held || self.is_held_back(endpoint, host) {
             return None;
         }
         let left = packets - 1 - self.cursor.packet;
@@ -87,7 +92,6 @@ impl Requester {
             entry.request.operation,
             SendOperation::Send { .. } | SendOperation::Write { .. }
         );
-        (has_middle && packet + 1 < packets && !self.offers_next())
-            .then_some((entry, first, packets))
+        (has_middle && packet + 1 < packets).then_some((entry, first, packets))
     }
 }

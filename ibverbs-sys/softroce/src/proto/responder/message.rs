@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::proto::endpoint::Endpoint;
 use crate::proto::{
-    AccessFlags, Completion, CompletionStatus, Host, LocalFault, Misplaced, Partner,
-    ReceiveRequest, Remote, RemoteFault, Segment, Withdrawal, Work,
+    AccessFlags, Completion, CompletionStatus, Host, Incoming, Kind, LocalFault, Misplaced, Part,
+    ReceiveRequest, Remote, RemoteFault, SendOperation, Source, Withdrawal, Work,
 };
 use crate::wire::{Packet, Run};
 
@@ -176,108 +176,100 @@ impl Message {
         }
     }
 
-    /// Takes a send that is no more than a packet, and invalidates nothing.
-    pub(super) fn accept_whole(
+    /// Takes a part of a message that comes without packets, and copies its bytes from `source`. Returns `false` if the
+    /// bytes cannot be read: the peer has to send them. Then nothing is changed, except that the message may have taken a
+    /// receive.
+    #[inline(always)]
+    pub(super) fn take<H: Host>(
         &mut self,
-        payload: &[u8],
-        trailer: Trailer,
-        host: &mut impl Host,
-    ) -> Result<(), Refusal> {
-        if self.is_under_way() {
-            return Err(Refusal::Invalid);
-        }
+        part: &Incoming,
+        source: &mut impl Source<H>,
+        host: &mut H,
+    ) -> Result<bool, Refusal> {
+        let before = match (part.kind, self.progress) {
+            (_, Progress::None) if part.starts => 0,
+            (Kind::Send, Progress::Send { received }) if !part.starts => received,
+            (Kind::Written, Progress::Write { written, .. }) if !part.starts => written,
+            _ => return Err(Refusal::Invalid),
+        };
         let request = match self.receive.take() {
             Some(receive) => receive.request,
             None => host.next_receive(None).ok_or(Refusal::NotReady)?,
         };
-        let total = payload.len() as u32;
-        let done = if u64::from(total) > request.length {
-            Err(Refusal::Receive(CompletionStatus::LocalLength))
-        } else if payload.is_empty() {
-            Ok(())
-        } else {
-            host.scatter(&request.segments, 0, payload).map_err(local)
-        };
-        if let Err(refusal) = done {
-            // The receive ends with the connection.
-            let xrc_srq = None;
-            self.receive = Some(Receive { request, xrc_srq });
-            self.progress = Progress::Send { received: total };
-            return Err(refusal);
+        let total = u64::from(before) + u64::from(part.length);
+        let filled = self.fill(&request, before, total, part, source, host);
+        if filled == Ok(true) && part.ends {
+            self.progress = Progress::None;
+            let work = match part.kind {
+                Kind::Send => Work::Receive,
+                Kind::Written => Work::ReceiveWithImmediate,
+            };
+            let completion = Completion {
+                length: total as u32,
+                immediate: part.immediate,
+                invalidated: part.invalidated,
+                solicited: part.solicited,
+                ..Completion::new(request.id, CompletionStatus::Success, work)
+            };
+            host.complete_receive(completion, None);
+            return Ok(true);
         }
-        let completion = Completion {
-            length: total,
-            immediate: trailer.immediate,
-            solicited: trailer.solicited,
-            ..Completion::new(request.id, CompletionStatus::Success, Work::Receive)
-        };
-        host.complete_receive(completion, None);
-        Ok(())
+        let xrc_srq = None;
+        self.receive = Some(Receive { request, xrc_srq });
+        filled
     }
 
-    /// Takes a part of a send, whose bytes are in segments of the peer's memory. Returns how many bytes they are, or `None` if
-    /// the peer has to send them; then nothing has changed but that the message may have a receive.
-    pub(super) fn fetch<H: Host>(
+    /// Copies the bytes of a part to the memory of its receive request, in which `before` bytes of the message are.
+    #[inline(always)]
+    fn fill<H: Host>(
         &mut self,
-        (starts, ends): (bool, bool),
-        from: &[Segment],
-        trailer: Trailer,
+        request: &ReceiveRequest,
+        before: u32,
+        total: u64,
+        part: &Incoming,
+        source: &mut impl Source<H>,
         host: &mut H,
-        partner: &mut impl Partner<H>,
-    ) -> Result<Option<u32>, Refusal> {
-        let received = match self.progress {
-            Progress::None if starts => 0,
-            Progress::Send { received } if !starts => received,
-            _ => return Err(Refusal::Invalid),
-        };
-        self.take_receive(None, host)?;
-        if let Some(key) = trailer.invalidated {
+    ) -> Result<bool, Refusal> {
+        if let Some(key) = part.invalidated {
             withdraw(key, host)?;
         }
-        let Some(receive) = &self.receive else {
-            return Err(Refusal::NotReady);
-        };
-        // The sum of a few lengths of 32 bits does not wrap.
-        let length: u64 = from.iter().map(|segment| u64::from(segment.length)).sum();
-        let total = u64::from(received) + length;
-        let before = self.progress;
-        self.progress = Progress::Send {
-            received: u32::try_from(total).unwrap_or(u32::MAX),
-        };
-        if total > receive.request.length || total > MAX_ANNOUNCED.into() {
+        if total > MAX_ANNOUNCED.into() {
             return Err(Refusal::Receive(CompletionStatus::LocalLength));
         }
-        match partner.fetch(from, &receive.request.segments, received, host) {
-            Ok(()) => {}
-            Err(Misplaced::Here) => return Err(local(LocalFault::Protection)),
-            Err(Misplaced::There) => {
-                self.progress = before;
-                return Ok(None);
+        let is_send = part.kind == Kind::Send;
+        if is_send && total > request.length {
+            return Err(Refusal::Receive(CompletionStatus::LocalLength));
+        }
+        if part.length > 0 {
+            match source.copy(&request.segments, before, host) {
+                Ok(()) => {}
+                Err(Misplaced::Here) => return Err(local(LocalFault::Protection)),
+                Err(Misplaced::There) => return Ok(false),
             }
         }
-        if let Some(key) = trailer.invalidated {
+        if is_send && !part.ends {
+            let received = total as u32;
+            self.progress = Progress::Send { received };
+        }
+        if let Some(key) = part.invalidated {
             host.invalidate_remote(key)?;
         }
-        if ends {
-            self.complete(Work::Receive, total as u32, trailer, host);
-            self.progress = Progress::None;
-        }
-        Ok(Some(length as u32))
+        Ok(true)
     }
 
-    /// Takes the end of a write with immediate data, whose bytes are written.
-    pub(super) fn accept_written(
-        &mut self,
-        length: u32,
-        trailer: Trailer,
-        host: &mut impl Host,
-    ) -> Result<(), Refusal> {
-        if self.is_under_way() || length > MAX_ANNOUNCED {
-            return Err(Refusal::Invalid);
+    /// Notes that a part of one-sided work was executed.
+    pub(super) fn executed(&mut self, part: &Part<'_>) {
+        if let SendOperation::Write { remote, .. } = part.request.operation {
+            self.progress = if part.ends {
+                Progress::None
+            } else {
+                Progress::Write {
+                    remote,
+                    length: part.request.length,
+                    written: part.offset + part.length,
+                }
+            };
         }
-        self.take_receive(None, host)?;
-        self.complete(Work::ReceiveWithImmediate, length, trailer, host);
-        Ok(())
     }
 
     /// Puts bytes of a send behind those that have come, into its receive; how many there are then.

@@ -4,9 +4,8 @@
 //! acknowledgement serves any number of packets; responses to reads are made when they go, from the ring of
 //! those that are remembered anyway. A peer cannot make this side keep anything by sending.
 
-mod brief;
-mod direct;
 mod message;
+mod part;
 mod resources;
 mod unreliable;
 
@@ -336,17 +335,12 @@ impl Responder {
     /// Returns whether only an acknowledgement is to go, of a message that the program was told of, and may be about to
     /// answer.
     pub(super) fn is_patient(&self) -> bool {
-        self.acknowledge && self.told && self.is_brief()
+        self.acknowledge && self.told && self.has_no_packet()
     }
 
     /// Returns the end, once all requests before it are answered.
     pub(super) fn due_end(&self) -> Option<End> {
         self.end.filter(|_| self.resources.is_idle())
-    }
-
-    /// Takes the reason of the end, to tell the peer without a packet.
-    pub(super) fn told_end(&mut self) -> Option<Nak> {
-        self.farewell.take().map(|(nak, _)| nak)
     }
 
     /// Ends: all that is left to say is why.
@@ -434,6 +428,7 @@ impl Responder {
     /// newest requests were answered, and the answer may be lost: an acknowledgement with their number tells this to a
     /// peer that follows IBTA 9.7.5.1.2, but Linux's Soft-RoCE takes it for the answer, and completes the request
     /// without its result.
+    #[inline]
     fn acknowledged(&self) -> Sequence {
         let newest = self.expected + 0xff_ffff;
         self.resources.before(newest, self.message_sequence)

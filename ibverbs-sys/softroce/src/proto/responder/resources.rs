@@ -107,7 +107,16 @@ impl Resources {
     }
 
     /// The newest number up to `newest` that is not one of a response, where the last of `messages` messages has `newest`.
-    pub(super) fn before(&self, mut newest: Sequence, mut messages: u32) -> Sequence {
+    #[inline(always)]
+    pub(super) fn before(&self, newest: Sequence, messages: u32) -> Sequence {
+        if self.ring.is_empty() {
+            newest
+        } else {
+            self.before_responses(newest, messages)
+        }
+    }
+
+    fn before_responses(&self, mut newest: Sequence, mut messages: u32) -> Sequence {
         for resource in self.ring.iter().rev() {
             if resource.message_sequence != messages || !resource.holds(newest) {
                 break;

@@ -36,7 +36,7 @@ fn transmit(node: &mut Node, now: Time, by: By) -> Vec<Vec<u8>> {
     };
     let mut packets = Vec::new();
     loop {
-        while let Some(run) = node.queue_pair.next_run() {
+        while let Some(run) = node.queue_pair.next_run(&node.machine) {
             // A box may have room for one packet only.
             let count = run.count.min(most);
             let mut out = vec![0xaa; count * (run.length + 4)];
@@ -216,24 +216,32 @@ fn the_middle_of_a_message_is_a_run() {
     node.enter(State::ReadyToSend);
     let now = Time::default();
     node.post_send(1, pattern(MTU * 10));
-    assert_eq!(node.queue_pair.next_run(), None, "the first one goes alone");
+    assert_eq!(
+        node.queue_pair.next_run(&node.machine),
+        None,
+        "the first one goes alone"
+    );
     node.transmit(now).unwrap();
-    let run = node.queue_pair.next_run().unwrap();
+    let run = node.queue_pair.next_run(&node.machine).unwrap();
     assert_eq!((run.count, run.length), (8, 12 + MTU));
     node.transmit(now).unwrap();
-    assert_eq!(node.queue_pair.next_run().unwrap().count, 7);
+    assert_eq!(node.queue_pair.next_run(&node.machine).unwrap().count, 7);
     for _ in 0..6 {
         node.transmit(now).unwrap();
     }
-    assert_eq!(node.queue_pair.next_run(), None, "there are no two left");
+    assert_eq!(
+        node.queue_pair.next_run(&node.machine),
+        None,
+        "there are no two left"
+    );
     node.transmit_all(now);
     // Of the next one as much as the window takes.
     node.post_send(2, pattern(MTU * 10));
     node.transmit(now).unwrap();
-    assert_eq!(node.queue_pair.next_run().unwrap().count, 5);
+    assert_eq!(node.queue_pair.next_run(&node.machine).unwrap().count, 5);
     // Others go as they are.
     let mut other = Node::ready_to_send(1, Service::UnreliableConnection);
     other.post_send(1, pattern(MTU * 10));
     other.transmit(now).unwrap();
-    assert_eq!(other.queue_pair.next_run(), None);
+    assert_eq!(other.queue_pair.next_run(&other.machine), None);
 }

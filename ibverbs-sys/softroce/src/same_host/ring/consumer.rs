@@ -1,7 +1,7 @@
 use std::ops::Deref;
 
 use super::{Broken, Chunk, Marks, Memory, NOTHING, Position, Room, Slot, WORDS, head_of};
-use crate::same_host::sync::{Ordering, fence};
+use crate::sync::{Ordering, fence};
 
 /// The side that receives.
 #[derive(Debug)]

@@ -16,7 +16,8 @@
 
 use std::ops::Deref;
 
-use super::sync::{AtomicU64, Ordering};
+use crate::memory::Piece;
+use crate::sync::{AtomicU64, Line, Ordering};
 
 mod consumer;
 #[cfg(all(test, loom))]
@@ -33,10 +34,8 @@ pub(super) use producer::{Producer, PushError};
 #[repr(C, align(64))]
 pub(super) struct Slot([AtomicU64; 8]);
 
-/// Room for what is too long for a slot.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(super) struct Chunk([AtomicU64; CHUNK_WORDS]);
+/// Room for what is too long for a slot: a cache line.
+pub(super) type Chunk = [AtomicU64; CHUNK_WORDS];
 
 /// What the two sides tell each other beside messages. Each line has one writer.
 #[derive(Debug)]
@@ -45,11 +44,6 @@ pub(super) struct Marks {
     released: Line,
     starved: Line,
 }
-
-/// A word in a cache line of its own.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(crate) struct Line(pub(super) AtomicU64, [AtomicU64; 7]);
 
 /// Words of a slot that a message is made of.
 pub(super) const WORDS: usize = 7;
@@ -151,7 +145,12 @@ pub(super) struct Room<'a> {
     second: &'a [Chunk],
 }
 
-impl Room<'_> {
+impl<'a> Room<'a> {
+    /// Returns the memory, in order.
+    pub(super) fn pieces(&self) -> [Piece<'a>; 2] {
+        [self.first, self.second].map(|chunks| Piece::of_atomics(chunks.as_flattened()))
+    }
+
     /// Bytes.
     pub(super) fn length(&self) -> usize {
         (self.first.len() + self.second.len()) * CHUNK
@@ -160,7 +159,7 @@ impl Room<'_> {
     /// Stores bytes from the beginning on, as many as there is room for.
     pub(super) fn write(&self, data: &[u8]) {
         let chunks = self.first.iter().chain(self.second);
-        for (Chunk(words), bytes) in chunks.zip(data.chunks(CHUNK)) {
+        for (words, bytes) in chunks.zip(data.chunks(CHUNK)) {
             // One loop for all words of a chunk: this is what a long message takes most of its time for.
             let (whole, rest) = bytes.as_chunks();
             for (word, bytes) in words.iter().zip(whole) {
@@ -177,7 +176,7 @@ impl Room<'_> {
     /// Copies bytes from the beginning on. Bytes of `out` behind the end of the chunks are left as they are.
     pub(super) fn read(&self, out: &mut [u8]) {
         let chunks = self.first.iter().chain(self.second);
-        for (Chunk(words), bytes) in chunks.zip(out.chunks_mut(CHUNK)) {
+        for (words, bytes) in chunks.zip(out.chunks_mut(CHUNK)) {
             let (whole, rest) = bytes.as_chunks_mut();
             for (word, bytes) in words.iter().zip(&mut *whole) {
                 *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
@@ -190,32 +189,22 @@ impl Room<'_> {
     }
 }
 
-impl Line {
-    /// A line that is in this process alone.
-    pub(crate) fn here() -> Self {
-        Self(
-            AtomicU64::new(0),
-            std::array::from_fn(|_| AtomicU64::new(0)),
-        )
-    }
-}
-
 #[cfg(test)]
-mod memory {
+pub(super) mod memory {
     use std::sync::Arc;
 
     use super::*;
 
     /// Memory of a ring in one process.
-    pub(super) type Here = Memory<Arc<[Slot]>, Arc<[Chunk]>, Arc<Marks>>;
+    pub(in crate::same_host) type Here = Memory<Arc<[Slot]>, Arc<[Chunk]>, Arc<Marks>>;
 
-    pub(super) fn memory(slots: usize, chunks: usize) -> (Here, Here) {
+    pub(in crate::same_host) fn memory(slots: usize, chunks: usize) -> (Here, Here) {
         let zero = || AtomicU64::new(0);
         let slots: Arc<[Slot]> = (0..slots)
             .map(|_| Slot(std::array::from_fn(|_| zero())))
             .collect();
         let chunks: Arc<[Chunk]> = (0..chunks)
-            .map(|_| Chunk(std::array::from_fn(|_| zero())))
+            .map(|_| std::array::from_fn(|_| zero()))
             .collect();
         let marks = Arc::new(Marks {
             released: Line::here(),

@@ -1,7 +1,7 @@
 use std::ops::Deref;
 
 use super::{Broken, Chunk, Marks, Memory, NOTHING, Position, Room, Slot, head};
-use crate::same_host::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Why a message was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

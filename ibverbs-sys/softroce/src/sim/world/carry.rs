@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use super::frame::{accept, corrupt, emit};
 use super::{BURST, Breach, Node, Place, What, World};
-use crate::proto::brief::SHORT;
 use crate::proto::{
-    Arrival, Brief, Memory, Path, Payload, Prospect, SendOperation, SendRequest, Service, Utterance,
+    Arrival, Memory, Path, Payload, Posted, Prospect, SendOperation, SendRequest, Service,
 };
 use crate::same_host::brief;
 use crate::sim::network::Fate;
 use crate::sim::random::splitmix;
 use crate::sim::trace::{self, Clock, Line};
+use crate::transfer::{self, Brief, SHORT};
 use crate::wire::Packet;
 
 /// Error of the coarse clock that briefs use: the clock is ahead by so much.
@@ -75,7 +75,7 @@ impl World<'_> {
         self.nodes[node].slots[slot].watch.heard(&brief);
         let place = Place { node, slot };
         self.with(place, |queue_pair, view, now| {
-            queue_pair.receive_brief(now + TICK, &brief, view, &mut ());
+            transfer::brief::receive(queue_pair, || now + TICK, &brief, view, &mut ());
         });
         match self.queue_pair(place).prospect() {
             Prospect::Nothing => {}
@@ -143,11 +143,21 @@ impl World<'_> {
                 self.break_rule(format!("{} never stops sending", self.name(place)));
                 break;
             }
-            let mut room = [0; SHORT];
-            let brief = self.with(place, |queue_pair, view, now| {
-                queue_pair.poll_brief(|| now + TICK, view, &mut (), &mut room)
+            let mut said = None;
+            self.with(place, |queue_pair, view, now| {
+                transfer::brief::poll(
+                    queue_pair,
+                    || now + TICK,
+                    view,
+                    &mut (),
+                    |brief, _, _| {
+                        said = Some(brief::encode(brief));
+                        Ok(())
+                    },
+                );
             });
-            let Some(brief) = brief else {
+            let mut room = [0; SHORT];
+            let Some(brief) = said.and_then(|words| brief::decode(&words, &mut room)) else {
                 break;
             };
             self.send_brief(place, &brief);
@@ -183,7 +193,7 @@ impl World<'_> {
 
     /// Sends packets of the middle of a message that are made in one go, if those are next.
     fn transmit_run(&mut self, place: Place) -> bool {
-        let Some(run) = self.queue_pair(place).next_run() else {
+        let Some(run) = self.with(place, |queue_pair, view, _| queue_pair.next_run(view)) else {
             return false;
         };
         let mut bytes = vec![0; run.length * run.count];
@@ -268,7 +278,8 @@ impl World<'_> {
         let Some(bytes) = bytes.get_mut(..request.length as usize) else {
             return false;
         };
-        let said = self.with(place, |queue_pair, view, now| {
+        let (mut said, mut room) = (None, [0; SHORT]);
+        self.with(place, |queue_pair, view, now| {
             let gathered = match &request.payload {
                 Payload::Inline(data) => {
                     bytes.copy_from_slice(data);
@@ -276,19 +287,27 @@ impl World<'_> {
                 }
                 Payload::Gathered(list) => view.gather(list, 0, bytes).is_ok(),
             };
-            let message = Utterance {
+            let message = Posted {
                 id: request.id,
                 immediate,
+                remote: None,
                 signaled: request.signaled,
                 solicited: request.solicited,
             };
-            (gathered && !request.fence && queue_pair.may_say())
-                .then(|| queue_pair.say(&message, bytes, || now + TICK))
+            if gathered && !request.fence && queue_pair.may_post_sent(1) {
+                let content = transfer::brief::Content::Bytes(bytes);
+                let data = request.payload.data();
+                let brief = transfer::brief::posted(queue_pair, &message, data, content, &mut room);
+                said = Some(brief::encode(&brief));
+                transfer::brief::sent(queue_pair, &message, data, content);
+                queue_pair.arm(now + TICK);
+            }
         });
-        if let Some(brief) = &said {
+        let brief = said.and_then(|words| brief::decode(&words, &mut room));
+        if let Some(brief) = &brief {
             self.send_brief(place, brief);
         }
-        said.is_some()
+        brief.is_some()
     }
 
     /// Sends a brief: what is changed on the way does not arrive.

@@ -1,0 +1,255 @@
+//! Which address and port a process takes, and which a peer has.
+
+#![forbid(unsafe_code)]
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
+
+use crate::number;
+
+/// Number of ports that a NIC in 127/8 may choose from. The four top bits of its queue pairs' numbers say which port it
+/// has, so a peer that knows a number knows the port. The slot of all ones is left out: 0xffffff is the number of all
+/// queue pairs of a multicast group.
+pub(crate) const SLOTS: u8 = 15;
+
+/// Distance of the slots' ports.
+pub(crate) const STRIDE: u16 = 1000;
+
+/// The number that addresses all queue pairs of a multicast group (IBTA 9.2.3).
+pub(crate) const MULTICAST: u32 = 0xff_ffff;
+
+/// fd, and a global ID of 40 bits that is this device's everywhere (in ASCII it is "sroce"). The subnet ID of 16 bits behind
+/// it is the UDP port, and the interface ID is the IPv4 address: with the zeroes in it the text has 30 characters at most,
+/// and programs that have room for 32 can print it.
+const UNIQUE_LOCAL: [u8; 6] = [0xfd, b's', b'r', b'o', b'c', b'e'];
+
+/// Returns the address in 127/8 that a process tries at an attempt. Processes that run at the same time have different
+/// first choices: a process ID has at most 22 bits.
+pub(crate) fn candidate(process: u32, attempt: u32) -> Ipv4Addr {
+    // An odd factor permutes the numbers below 2^24; it spreads the processes over the addresses.
+    let mut host = (process & 0xff_ffff)
+        .wrapping_add(attempt.wrapping_mul(0x61_c889))
+        .wrapping_mul(0x9e_3779)
+        & 0xff_ffff;
+    // 127.0.0.0/16 is where people put their own services.
+    if host < 0x1_0000 {
+        host |= 0x80_0000;
+    }
+    // The first and the last address of 127/8 are a network's and a broadcast address.
+    if host == 0xff_ffff {
+        host -= 1;
+    }
+    Ipv4Addr::from(0x7f00_0000 | host)
+}
+
+/// Returns the UDP port of a slot; `None` if the number would be too high.
+pub(crate) fn port_of_slot(base: u16, slot: u8) -> Option<u16> {
+    STRIDE.checked_mul(u16::from(slot))?.checked_add(base)
+}
+
+/// Returns the UDP port at which a peer's queue pair is reached. Addresses in 127/8 are those of devices like this one.
+/// For other addresses, queue pair numbers do not determine the port.
+pub(crate) fn port_of(base: u16, address: Ipv4Addr, queue_pair: u32) -> Option<u16> {
+    if address.is_loopback() {
+        port_of_slot(base, number::slot(queue_pair))
+    } else {
+        Some(base)
+    }
+}
+
+/// Error: no device of this host sends from the address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stranger;
+
+/// Returns the slot of the device that sends packets without a tunnel from an address. `None`: a device of another
+/// host, or of another kind, which may send from any port.
+///
+/// Anybody on this host may send from a loopback address, so the port tells the sender: the device has bound it.
+pub(crate) fn slot_of_sender(base: u16, from: SocketAddr) -> Result<Option<u8>, Stranger> {
+    if !from.ip().is_loopback() {
+        return Ok(None);
+    }
+    // Only devices with addresses in 127/8 have slots.
+    let slots = if from.is_ipv4() { SLOTS } else { 1 };
+    let slot = (from.port().checked_sub(base))
+        .filter(|above| above % STRIDE == 0)
+        .map(|above| above / STRIDE)
+        .filter(|&slot| slot < slots.into());
+    slot.map(|slot| Some(slot as u8)).ok_or(Stranger)
+}
+
+/// Returns the GID that carries an address and port.
+pub(crate) fn unique_local(address: SocketAddrV4) -> Ipv6Addr {
+    let mut octets = [0; 16];
+    octets[..6].copy_from_slice(&UNIQUE_LOCAL);
+    octets[6..8].copy_from_slice(&address.port().to_be_bytes());
+    octets[12..].copy_from_slice(&address.ip().octets());
+    Ipv6Addr::from(octets)
+}
+
+/// Returns the address and port that a GID carries; `None` if the GID is of another kind.
+pub(crate) fn carried(gid: Ipv6Addr) -> Option<SocketAddrV4> {
+    let octets = gid.octets();
+    if !is_unique_local(&octets) || octets[8..12] != [0; 4] {
+        return None;
+    }
+    let port = u16::from_be_bytes([octets[6], octets[7]]);
+    let address = Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]);
+    let reachable = port != 0 && !address.is_unspecified() && !address.is_broadcast();
+    (reachable && !address.is_multicast()).then(|| SocketAddrV4::new(address, port))
+}
+
+/// Returns whether the bytes begin an address that [`unique_local`] makes.
+pub(crate) fn is_unique_local(octets: &[u8]) -> bool {
+    octets.starts_with(&UNIQUE_LOCAL)
+}
+
+/// Returns the IPv4 group whose datagrams are those of a multicast GID. If the GID stands for an IPv4 group, it is that
+/// group. Other groups are reached in tunnels, by one of the addresses for an organization's own use (RFC 2365) with
+/// bits of the group's; the header in the tunnel names the group itself.
+pub(crate) fn ipv4_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
+    if let Some(ipv4) = mapped_group(gid) {
+        return Some(ipv4);
+    }
+    if !gid.is_multicast() {
+        return None;
+    }
+    let folded = gid.segments().iter().fold(0_u32, |folded, &segment| {
+        folded.rotate_left(7) ^ u32::from(segment)
+    });
+    // 239.192.0.0/14
+    Some(Ipv4Addr::from(
+        0xefc0_0000 | (folded ^ folded >> 18) & 0x3_ffff,
+    ))
+}
+
+/// Returns the IPv4 group that a GID is a form of.
+fn mapped_group(gid: Ipv6Addr) -> Option<Ipv4Addr> {
+    let octets = gid.octets();
+    let ipv4 = Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]);
+    let prefix = octets[..2] == [0; 2] || octets[0] == 0xff;
+    let mapped = prefix && octets[2..10] == [0; 8] && octets[10..12] == [0xff; 2];
+    (mapped && ipv4.is_multicast()).then_some(ipv4)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::multicast::canonical;
+
+    #[test]
+    fn processes_have_different_addresses_in_127_8() {
+        let addresses: HashSet<Ipv4Addr> = (1..=20_000).map(|pid| candidate(pid, 0)).collect();
+        // Addresses in 127.0/16 are moved to others: one in 256 is the same as another process's own choice.
+        assert!(addresses.len() > 19_900, "{}", addresses.len());
+        for address in addresses {
+            assert!(address.is_loopback());
+            assert_ne!(address.octets()[..2], [127, 0]);
+        }
+        let attempts: HashSet<Ipv4Addr> = (0..100).map(|attempt| candidate(7, attempt)).collect();
+        assert!(attempts.len() > 98);
+    }
+
+    #[test]
+    fn a_gid_carries_address_and_port() {
+        let address = SocketAddrV4::new(Ipv4Addr::new(127, 1, 2, 3), 5791);
+        let gid = unique_local(address);
+        assert_eq!(gid.to_string(), "fd73:726f:6365:169f::7f01:203");
+        assert!(gid.is_unique_local());
+        assert_eq!(carried(gid), Some(address));
+        assert_eq!(carried("fd00::1".parse().unwrap()), None);
+        assert_eq!(
+            carried("fd73:726f:6365::7f01:203".parse().unwrap()),
+            None,
+            "port 0"
+        );
+        assert_eq!(
+            carried("fd73:726f:6365:1::".parse().unwrap()),
+            None,
+            "address 0.0.0.0"
+        );
+        let other = "fd73:726f:6365:169f::1:7f01:203";
+        assert_eq!(
+            carried(other.parse().unwrap()),
+            None,
+            "another interface ID"
+        );
+    }
+
+    #[test]
+    fn a_loopback_peers_port_stands_in_its_number() {
+        let loopback = Ipv4Addr::new(127, 9, 9, 9);
+        assert_eq!(port_of(4791, loopback, 0x01_2345), Some(4791));
+        assert_eq!(port_of(4791, loopback, 0x21_2345), Some(6791));
+        assert_eq!(
+            port_of(4791, Ipv4Addr::new(10, 0, 0, 1), 0x21_2345),
+            Some(4791)
+        );
+        assert_eq!(port_of(60_000, loopback, 0xe0_0000), None);
+    }
+
+    #[test]
+    fn a_loopback_senders_slot_is_that_of_its_port() {
+        let of = |from: &str| slot_of_sender(4791, from.parse().unwrap());
+        for slot in 0..SLOTS {
+            let from = format!("127.9.9.9:{}", 4791 + 1000 * u16::from(slot));
+            assert_eq!(of(&from), Ok(Some(slot)));
+        }
+        for stranger in [
+            "127.9.9.9:4790",
+            "127.9.9.9:4792",
+            "127.9.9.9:3791",
+            "127.9.9.9:19791",
+            "[::1]:5791",
+            "[::1]:40000",
+        ] {
+            assert_eq!(of(stranger), Err(Stranger), "{stranger}");
+        }
+        assert_eq!(of("[::1]:4791"), Ok(Some(0)));
+        for elsewhere in ["10.0.0.1:4791", "10.0.0.1:49152", "[fd00::1]:1"] {
+            assert_eq!(of(elsewhere), Ok(None), "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn forms_of_an_ipv4_group_are_one_group() {
+        let parsed = |gid: &str| gid.parse::<Ipv6Addr>().unwrap();
+        let one = parsed("ff0e::ffff:239.1.2.3");
+        for form in [
+            "ff0e::ffff:239.1.2.3",
+            "::ffff:239.1.2.3",
+            "ff12::ffff:239.1.2.3",
+        ] {
+            assert_eq!(canonical(parsed(form)), Some(one));
+            assert_eq!(ipv4_group(parsed(form)), Some(Ipv4Addr::new(239, 1, 2, 3)));
+        }
+        for none in ["::ffff:10.1.2.3", "fe80::1", "::239.1.2.3"] {
+            assert_eq!(
+                (canonical(parsed(none)), ipv4_group(parsed(none))),
+                (None, None)
+            );
+        }
+    }
+
+    #[test]
+    fn other_groups_have_addresses_for_own_use() {
+        let of = |gid: &str| ipv4_group(gid.parse().unwrap()).unwrap();
+        let groups = [
+            "ff0e::ffff:10.1.2.3",
+            "ff0e::1:2:3:4",
+            "ff0e::1:2:3:5",
+            "ff02::1",
+        ];
+        let addresses: HashSet<Ipv4Addr> = groups.into_iter().map(of).collect();
+        assert_eq!(addresses.len(), groups.len());
+        for address in addresses {
+            assert_eq!(
+                (address.octets()[0], address.octets()[1] & 0xfc),
+                (239, 192)
+            );
+        }
+        let other = "ff0e::1:2:3:4".parse().unwrap();
+        assert_eq!(canonical(other), Some(other));
+    }
+}

@@ -1,0 +1,300 @@
+#![forbid(unsafe_code)]
+//! Uses of memory that no lock protects, and the wait for their end.
+//!
+//! A peer copies from and to memory of this process without asking, and threads read the table of regions without a lock.
+//! A user first notes in one of its lanes that it begins, then checks that the memory is still published, and only then
+//! uses it. To take memory back, a thread first withdraws it, and then waits until each lane that was in use at that moment
+//! has been left.
+//!
+//! Either the user finds that the memory was withdrawn, or the thread finds that the lane is in use: both sides store, then
+//! order that before everything that follows (a sequentially consistent fence), then load the word of the other side.
+//!
+//! A lane's word grows by one at each entry and at each exit, so the lane is in use while the word is odd, and a wait for
+//! one use does not wait for the next.
+
+use crate::sync::{AtomicU64, Line, Ordering, fence, fence_after_update, relax};
+
+/// The words in which the threads of a process note that they use memory.
+///
+/// Only that process writes the words. A value that another process reads there is used for nothing but waiting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lanes<'a>(pub(crate) &'a [Line]);
+
+/// A lane in use, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lane<'a> {
+    word: &'a AtomicU64,
+    value: u64,
+}
+
+impl<'a> Lanes<'a> {
+    /// Takes a lane, preferably this one. Memory that is found to be published from now on was not withdrawn before, or the
+    /// thread that takes it back waits for this lane.
+    #[inline]
+    pub(crate) fn enter(self, preferred: usize) -> Lane<'a> {
+        match self.try_enter(self.near(preferred)) {
+            Some(lane) => lane,
+            None => self.enter_another(preferred),
+        }
+    }
+
+    /// Returns the lane of a number. The number of lanes is a power of two, so this takes no division.
+    #[inline]
+    fn near(self, number: usize) -> usize {
+        debug_assert!(self.0.len().is_power_of_two());
+        number & (self.0.len() - 1)
+    }
+
+    #[cold]
+    fn enter_another(self, preferred: usize) -> Lane<'a> {
+        let mut attempt = 1_u32;
+        loop {
+            let number = self.near(preferred.wrapping_add(attempt as usize));
+            if let Some(lane) = self.try_enter(number) {
+                return lane;
+            }
+            attempt = attempt.wrapping_add(1);
+            if attempt as usize >= self.0.len() {
+                relax(attempt);
+            }
+        }
+    }
+
+    /// Takes this lane. `None`: it is in use.
+    #[inline]
+    fn try_enter(self, number: usize) -> Option<Lane<'a>> {
+        let word = &self.0[number].0;
+        let value = word.load(Ordering::Relaxed);
+        if value % 2 == 1 {
+            return None;
+        }
+        // The use before has ended: a thread that finds this use ended sees the copies of that one, too.
+        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+        word.compare_exchange(value, value.wrapping_add(1), success, failure)
+            .ok()?;
+        fence_after_update();
+        Some(Lane { word, value })
+    }
+
+    /// Returns the lanes that are in use and whose users may have found the memory before it was withdrawn. To be called
+    /// after that.
+    pub(crate) fn occupied(self) -> Occupied {
+        fence(Ordering::SeqCst);
+        let words = self.0.iter().enumerate().filter_map(|(number, line)| {
+            let value = line.0.load(Ordering::Acquire);
+            (value % 2 == 1).then_some((number, value))
+        });
+        Occupied(words.collect())
+    }
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        // A thread that sees this value sees the copies.
+        self.word
+            .store(self.value.wrapping_add(2), Ordering::Release);
+    }
+}
+
+/// Lanes that were in use at a moment.
+#[derive(Debug)]
+pub(crate) struct Occupied(Vec<(usize, u64)>);
+
+impl Occupied {
+    /// Returns whether all of them have been left since.
+    pub(crate) fn are_left(&mut self, lanes: Lanes<'_>) -> bool {
+        self.0.retain(|&(number, value)| {
+            let word = lanes.0.get(number).map(|line| &line.0);
+            word.is_some_and(|word| word.load(Ordering::Acquire) == value)
+        });
+        self.0.is_empty()
+    }
+
+    /// Waits until all of them have been left, or `is_in_vain` returns `true`. Returns whether they have been left. Calls
+    /// `is_in_vain`, which may make a system call, now and then.
+    pub(crate) fn wait(&mut self, lanes: Lanes<'_>, mut is_in_vain: impl FnMut() -> bool) -> bool {
+        let mut attempt = 0_u32;
+        while !self.are_left(lanes) {
+            attempt = attempt.wrapping_add(1);
+            if attempt.is_multiple_of(1024) && is_in_vain() {
+                return false;
+            }
+            relax(attempt);
+        }
+        true
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64 as Word};
+    use std::thread;
+
+    use super::*;
+
+    fn lines(count: usize) -> Vec<Line> {
+        (0..count).map(|_| Line::here()).collect()
+    }
+
+    #[test]
+    fn only_lanes_in_use_are_waited_for_and_only_once() {
+        let lines = lines(4);
+        let lanes = Lanes(&lines);
+        assert!(lanes.occupied().are_left(lanes));
+        let (first, second) = (lanes.enter(1), lanes.enter(1));
+        let mut occupied = lanes.occupied();
+        assert!(!occupied.are_left(lanes));
+        drop(first);
+        assert!(!occupied.are_left(lanes));
+        drop(second);
+        // The same lanes, another copy.
+        let _later = (lanes.enter(1), lanes.enter(2));
+        assert!(occupied.are_left(lanes));
+        assert!(!lanes.occupied().are_left(lanes));
+    }
+
+    #[test]
+    fn one_that_is_gone_is_not_waited_for() {
+        let lines = lines(2);
+        let lanes = Lanes(&lines);
+        std::mem::forget(lanes.enter(0));
+        let mut asked = 0;
+        let are_left = lanes.occupied().wait(lanes, || {
+            asked += 1;
+            true
+        });
+        assert_eq!((are_left, asked), (false, 1));
+    }
+
+    #[test]
+    fn more_threads_than_lanes_take_turns() {
+        let lines = lines(2);
+        let lanes = Lanes(&lines);
+        let count = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let count = &count;
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        let _lane = lanes.enter(thread);
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 800);
+        assert!(lanes.occupied().are_left(lanes));
+    }
+
+    /// What is taken back is not touched afterwards.
+    #[test]
+    fn nothing_is_touched_after_it_was_taken_back() {
+        let lines = lines(8);
+        let lanes = Lanes(&lines);
+        let (published, memory, over) = (Word::new(0), Word::new(0), AtomicBool::new(false));
+        let order = Ordering::Relaxed;
+        thread::scope(|scope| {
+            for thread in 0..3 {
+                let (published, memory, over) = (&published, &memory, &over);
+                scope.spawn(move || {
+                    while !over.load(order) {
+                        let _lane = lanes.enter(thread);
+                        let generation = published.load(order);
+                        if generation != 0 {
+                            memory.store(generation, order);
+                        }
+                    }
+                });
+            }
+            let mut wrong = 0;
+            for generation in 1..200 {
+                published.store(generation, order);
+                thread::yield_now();
+                published.store(0, order);
+                lanes.occupied().wait(lanes, || false);
+                memory.store(0, order);
+                thread::yield_now();
+                wrong += u64::from(memory.load(order) != 0);
+            }
+            over.store(true, order);
+            assert_eq!(wrong, 0);
+        });
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    struct World {
+        lines: Vec<Line>,
+        published: AtomicU64,
+        memory: loom::cell::UnsafeCell<u64>,
+    }
+
+    fn world(lanes: usize) -> Arc<World> {
+        Arc::new(World {
+            lines: (0..lanes).map(|_| Line::here()).collect(),
+            published: AtomicU64::new(1),
+            memory: loom::cell::UnsafeCell::new(0),
+        })
+    }
+
+    /// The model fails where the owner's access is not ordered behind a copy.
+    fn copy(world: &World, preferred: usize) {
+        let _lane = Lanes(&world.lines).enter(preferred);
+        if world.published.load(Ordering::Relaxed) == 1 {
+            world.memory.with_mut(|_| ());
+        }
+    }
+
+    fn take_back(world: &World) {
+        world.published.store(0, Ordering::Relaxed);
+        let lanes = Lanes(&world.lines);
+        let mut occupied = lanes.occupied();
+        while !occupied.are_left(lanes) {
+            thread::yield_now();
+        }
+        world.memory.with_mut(|_| ());
+    }
+
+    #[test]
+    fn a_copy_is_over_or_does_not_begin() {
+        loom::model(|| {
+            let world = world(1);
+            let other = {
+                let world = Arc::clone(&world);
+                thread::spawn(move || copy(&world, 0))
+            };
+            take_back(&world);
+            other.join().unwrap();
+        });
+    }
+
+    /// The lane is used again by another thread in between: the first copy is still seen to be over.
+    #[test]
+    fn a_lane_that_is_used_again_hides_nothing() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let world = world(1);
+            let others = [0, 1].map(|turn| {
+                let world = Arc::clone(&world);
+                thread::spawn(move || {
+                    let lane = Lanes(&world.lines).try_enter(0);
+                    let is_in = turn == 0 && lane.is_some();
+                    if is_in && world.published.load(Ordering::Relaxed) == 1 {
+                        world.memory.with_mut(|_| ());
+                    }
+                })
+            });
+            take_back(&world);
+            for other in others {
+                other.join().unwrap();
+            }
+        });
+    }
+}

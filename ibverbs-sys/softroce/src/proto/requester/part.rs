@@ -1,0 +1,336 @@
+//! Parts of messages that go without packets, at the sender.
+
+use super::entry::{Entry, Progress};
+use super::patience::AnswerBy;
+use super::{Cursor, Failed, Requester};
+use crate::proto::endpoint::Endpoint;
+use crate::proto::{
+    CompletionStatus, Counter, Data, Host, Outcome, Part, Posted, SendOperation, SendRequest,
+    Sequence, Step, Time, Upcoming,
+};
+
+/// Number of messages in a row that the peer may decline. After them, packets carry all messages.
+const MAX_DECLINED: u32 = 3;
+
+impl Requester {
+    /// Starts the request at the cursor, unless it has to wait, and returns where its next part begins.
+    pub(in crate::proto) fn upcoming(
+        &mut self,
+        now: impl FnOnce() -> Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) -> Result<Result<Upcoming, Step>, Failed> {
+        if self.queue.is_empty() || self.again_at.is_some_and(|at| now() < at) {
+            return Ok(Err(Step::Idle));
+        }
+        if self.cursor.entry >= self.queue.len() || self.probe.is_due() || self.flow.asks() {
+            return Ok(Err(Step::Packets));
+        }
+        // Packets note the time of a pause.
+        self.select(endpoint, host)?;
+        Ok(self
+            .started(endpoint)
+            .map(|(upcoming, _)| upcoming)
+            .ok_or(Step::Packets))
+    }
+
+    /// Returns the next step, as far as this side knows. No packet may be on the way where a part goes: the peer takes
+    /// everything in the order of the sequence numbers, and this side does not know which of the packets the peer has taken.
+    pub(in crate::proto) fn next_step(
+        &self,
+        now: impl FnOnce() -> Time,
+        endpoint: &Endpoint,
+    ) -> Step {
+        if self.queue.is_empty() || self.again_at.is_some_and(|at| now() < at) {
+            Step::Idle
+        } else if endpoint.is_reliable() && self.sent != self.unanswered
+            || self.probe.is_due()
+            || self.flow.asks()
+        {
+            Step::Packets
+        } else {
+            Step::Moved
+        }
+    }
+
+    /// Returns where the next part begins, and its request, if the request has started.
+    pub(super) fn started(&self, endpoint: &Endpoint) -> Option<(Upcoming, &SendRequest)> {
+        let entry = self.queue.get(self.cursor.entry)?;
+        let Progress::Started { first, packets } = entry.progress else {
+            return None;
+        };
+        let sequence = first + self.cursor.packet;
+        let upcoming = Upcoming {
+            first,
+            packet: self.cursor.packet,
+            packets,
+            on_the_way: self.on_the_way(sequence),
+            is_oldest: self.cursor.entry == 0,
+            is_gap_untold: self.skips.is_untold(sequence, self.unanswered),
+            is_declined: entry.is_declined || self.is_declined(),
+            is_mappable: entry.is_mappable,
+            is_reliable: endpoint.is_reliable(),
+        };
+        Some((upcoming, &entry.request))
+    }
+
+    /// Returns the request whose next part or packet goes next.
+    pub(in crate::proto) fn next_request(&self) -> Option<&SendRequest> {
+        let entry = self.queue.get(self.cursor.entry)?;
+        Some(&entry.request)
+    }
+
+    /// Returns the part of at most `most` sequence numbers that begins at `upcoming`.
+    pub(in crate::proto) fn part(
+        &self,
+        upcoming: &Upcoming,
+        most: u32,
+        endpoint: &Endpoint,
+    ) -> Option<Part<'_>> {
+        let request = self.next_request()?;
+        let packets = (upcoming.packets - upcoming.packet).min(most);
+        let offset = upcoming.packet * endpoint.mtu();
+        Some(Part {
+            request,
+            sequence: upcoming.sequence(),
+            packets,
+            offset,
+            length: (request.length - offset).min(packets * endpoint.mtu()),
+            starts: upcoming.packet == 0,
+            ends: upcoming.packet + packets == upcoming.packets,
+            source: endpoint.number,
+            queue_key: endpoint.attributes.queue_key,
+        })
+    }
+
+    /// Returns whether the window has room for `packets` sequence numbers behind those on the way.
+    pub(in crate::proto) fn has_window(&self, on_the_way: u32, packets: u32) -> bool {
+        self.window.has_room(on_the_way, packets)
+    }
+
+    /// Notes the result of carrying a part.
+    pub(in crate::proto) fn conclude_part(
+        &mut self,
+        upcoming: &Upcoming,
+        packets: u32,
+        outcome: Outcome,
+        now: impl FnOnce() -> Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) -> Result<Step, Failed> {
+        let end = upcoming.sequence() + packets;
+        let ends = upcoming.packet + packets == upcoming.packets;
+        match outcome {
+            Outcome::Executed | Outcome::ExecutedAlone => {
+                if outcome == Outcome::ExecutedAlone {
+                    debug_assert!(upcoming.packet == 0 && ends, "a whole message");
+                    self.skips.extend(upcoming.first, packets);
+                }
+                self.moved(end);
+                self.cursor.packet += packets;
+                if ends {
+                    self.end_first(endpoint, host);
+                }
+                Ok(Step::Moved)
+            }
+            Outcome::Sent | Outcome::Offered => {
+                self.queue[self.cursor.entry].is_offered = outcome == Outcome::Offered;
+                self.unasked = 0;
+                self.cursor.packet += packets;
+                if ends {
+                    self.cursor = self.after(self.cursor.entry);
+                }
+                self.went(end, host);
+                // There is no probe for it: memory loses nothing.
+                self.expect_answer(now, endpoint);
+                Ok(Step::Moved)
+            }
+            Outcome::Left => Ok(Step::Packets),
+            Outcome::NotReady { timer } => {
+                host.count(Counter::ReceivedRnr, 1);
+                self.wait_for_receiver(timer, now(), endpoint, host)?;
+                Ok(Step::Idle)
+            }
+            Outcome::Later { again } => {
+                self.pause.wish(again);
+                self.pause.begin(now);
+                Ok(Step::Idle)
+            }
+            Outcome::Failed(status) => {
+                self.queue[self.cursor.entry].progress = Progress::Failed(status);
+                self.settle(endpoint, host)?;
+                Ok(Step::Packets)
+            }
+        }
+    }
+
+    /// Leaves the next message to packets.
+    pub(in crate::proto) fn leave_to_packets(&mut self) {
+        if let Some(entry) = self.queue.get_mut(self.cursor.entry) {
+            entry.is_declined = true;
+        }
+    }
+
+    /// Has packets carry the oldest message if it was offered: the peer could not copy its bytes. Returns whether that is
+    /// so.
+    pub(super) fn decline(&mut self) -> bool {
+        let oldest = self.queue.front_mut();
+        let Some(entry) = oldest.filter(|entry| entry.is_offered && !entry.is_declined) else {
+            return false;
+        };
+        entry.is_declined = true;
+        self.declined += 1;
+        self.go_back();
+        self.sent_back = true;
+        true
+    }
+
+    /// Returns whether the peer has declined so many messages in a row that only packets may carry more.
+    #[inline]
+    pub(in crate::proto) fn is_declined(&self) -> bool {
+        self.declined >= MAX_DECLINED
+    }
+
+    /// Returns the number of sequence numbers that are not acknowledged.
+    #[inline]
+    pub(in crate::proto) fn all_on_the_way(&self) -> u32 {
+        self.on_the_way(self.next)
+    }
+
+    /// Returns whether all requests so far have ended, and nothing is to be transmitted.
+    #[inline]
+    pub(in crate::proto) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+            && self.sent == self.unanswered
+            && self.next == self.unanswered
+            && self.again_at.is_none()
+            && !self.probe.is_due()
+            && !self.flow.asks()
+            && self.flow.is_settled()
+    }
+
+    /// Returns whether packets of an unreliable connection have gone that the peer may not have taken yet. If so, the
+    /// peer is asked for a receipt of the next packet.
+    pub(in crate::proto) fn awaits_receipt(&mut self) -> bool {
+        let awaits = !self.flow.is_settled();
+        if awaits {
+            self.flow.ask_soon();
+        }
+        awaits
+    }
+
+    /// Notes that messages with `packets` sequence numbers, which were never queued, were executed without the peer's queue
+    /// pair.
+    #[inline]
+    pub(in crate::proto) fn skip(&mut self, packets: u32) {
+        debug_assert!(self.is_idle(), "nothing is overtaken");
+        self.skips.extend(self.next, packets);
+        self.next = self.next + packets;
+        self.moved(self.next);
+    }
+
+    /// Returns whether a message of `packets` sequence numbers that is posted now would go now.
+    #[inline]
+    pub(in crate::proto) fn may_post_sent(&self, packets: u32) -> bool {
+        self.cursor.entry >= self.queue.len()
+            && self.again_at.is_none()
+            && !self.probe.is_due()
+            && !self.skips.is_untold(self.next, self.unanswered)
+            && self.window.has_room(self.on_the_way(self.next), packets)
+    }
+
+    /// Posts a message of `size` (bytes, sequence numbers) that was sent with the next sequence number. The caller has the time
+    /// of the answer set by [`arm`](Self::arm).
+    #[inline(always)]
+    pub(in crate::proto) fn post_sent(
+        &mut self,
+        message: &Posted,
+        data: Data<'_>,
+        size: (u32, u32),
+        is_offered: bool,
+        endpoint: &Endpoint,
+    ) {
+        let (length, packets) = size;
+        debug_assert!(self.may_post_sent(packets), "nothing is overtaken");
+        let first = self.next;
+        self.queue.push_back(Entry {
+            request: SendRequest {
+                id: message.id,
+                operation: match message.remote {
+                    None => SendOperation::Send {
+                        immediate: message.immediate,
+                        invalidate: None,
+                    },
+                    Some(remote) => SendOperation::Write {
+                        remote,
+                        immediate: message.immediate,
+                    },
+                },
+                payload: data.to_payload(),
+                length,
+                xrc_srq: None,
+                signaled: message.signaled,
+                solicited: message.solicited,
+                fence: false,
+            },
+            progress: Progress::Started { first, packets },
+            is_mappable: is_offered,
+            is_offered,
+            is_declined: false,
+        });
+        self.cursor = Cursor::at(self.queue.len());
+        self.next = self.next + packets;
+        self.sent = self.next;
+        self.unasked = 0;
+        self.expect_answer_later(endpoint);
+    }
+
+    /// Notes that the peer has executed everything up to `sequence`. The present may be somewhat before `now`.
+    #[inline]
+    pub(in crate::proto) fn acknowledged(
+        &mut self,
+        sequence: Sequence,
+        now: impl FnOnce() -> Time,
+        endpoint: &Endpoint,
+        host: &mut impl Host,
+    ) -> Result<(), Failed> {
+        if self.is_news(sequence) {
+            self.probe.forgo_measuring();
+            self.acknowledge_before(sequence.next(), now, endpoint, host)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether nothing is left to be sent.
+    #[inline]
+    pub(in crate::proto) fn is_silent(&self) -> bool {
+        self.cursor.entry >= self.queue.len() && !self.probe.is_due() && !self.flow.asks()
+    }
+
+    /// Notes that everything before `limit` is answered, and nothing is on the way.
+    fn moved(&mut self, limit: Sequence) {
+        self.sent = limit;
+        self.unanswered = limit;
+        self.retries = 0;
+        self.not_ready_retries = 0;
+        self.gone_back = false;
+        self.silences = 0;
+        self.excused = false;
+        self.again_at = None;
+        self.answer_by = AnswerBy::Never;
+        self.flow.skipped(limit + 0xff_ffff);
+    }
+
+    /// Completes the request at the front, when nothing was done for those behind it.
+    fn end_first(&mut self, endpoint: &Endpoint, host: &mut impl Host) {
+        if let Some(entry) = self.queue.front() {
+            self.fetches -= usize::from(entry.awaits_data());
+            if entry.request.signaled || endpoint.attributes.signal_all {
+                host.complete_send(entry.completion(CompletionStatus::Success));
+            }
+            self.queue.pop_front();
+        }
+        self.cursor = Cursor::default();
+        self.fetches_sent = 0;
+    }
+}

@@ -1,0 +1,149 @@
+//! Parts of messages that come without packets, at the receiver.
+
+use super::Responder;
+use super::message::Refusal;
+use crate::proto::endpoint::Endpoint;
+use crate::proto::{Counter, Host, Incoming, Kind, NotTaken, Part, Sequence, Source};
+
+impl Responder {
+    /// Returns whether the part is the next one expected, and nothing is to be transmitted before it.
+    #[inline]
+    pub(in crate::proto) fn expects(&self, part: &Part<'_>) -> bool {
+        let is_skipped = self.skipping && !part.starts;
+        self.expected == part.sequence
+            && self.end.is_none()
+            && self.held.is_none()
+            && self.resources.is_idle()
+            && !is_skipped
+    }
+
+    /// Notes that a part of one-sided work was executed.
+    pub(in crate::proto) fn executed(&mut self, part: &Part<'_>) {
+        if part.starts {
+            self.begin();
+        }
+        self.message.executed(part);
+        self.advance(part.sequence + part.packets, part.ends);
+    }
+
+    /// Takes a part that the sender's thread hands over. If the part cannot be taken for another reason than a missing receive
+    /// request or a key in use, nothing is changed, except that the message may have taken a receive.
+    pub(in crate::proto) fn take_part<H: Host>(
+        &mut self,
+        part: &Incoming,
+        source: &mut impl Source<H>,
+        endpoint: &Endpoint,
+        host: &mut H,
+    ) -> Result<(), NotTaken> {
+        if part.starts && !endpoint.is_reliable() {
+            self.begin();
+        }
+        match self.message.take(part, source, host) {
+            Ok(true) => {
+                self.advance(part.end(endpoint), part.ends);
+                Ok(())
+            }
+            // Of an unreliable connection, the message is dropped.
+            Err(Refusal::NotReady) if endpoint.is_reliable() => {
+                host.count(Counter::SentRnr, 1);
+                let timer = endpoint.attributes.min_rnr_timer;
+                Err(NotTaken::NotReady { timer })
+            }
+            Err(Refusal::Later { again, .. }) => Err(NotTaken::Later { again }),
+            Ok(false) | Err(_) => Err(NotTaken::Left),
+        }
+    }
+
+    /// Receives a part of a reliable connection: whatever becomes of it, the peer is told later.
+    #[inline(always)]
+    pub(in crate::proto) fn receive_part<H: Host>(
+        &mut self,
+        part: &Incoming,
+        source: &mut impl Source<H>,
+        endpoint: &Endpoint,
+        host: &mut H,
+    ) {
+        if self.end.is_some() {
+            return;
+        }
+        let distance = part.sequence.distance(self.expected);
+        if distance > 0 {
+            self.miss(host);
+            return;
+        }
+        // The part is acknowledged in any case, as every complete message is.
+        self.acknowledge = true;
+        if distance < 0 {
+            host.count(Counter::DuplicateRequest, 1);
+            return;
+        }
+        self.refused = false;
+        self.refusal = None;
+        let may_take = part.kind == Kind::Send || endpoint.may_be_written();
+        let taken = if may_take {
+            self.message.take(part, source, host)
+        } else {
+            Err(Refusal::Invalid)
+        };
+        match taken {
+            Ok(true) => self.advance(part.end(endpoint), part.ends),
+            // The sender is asked for packets.
+            Ok(false) => self.miss(host),
+            Err(refusal) => self.refuse(refusal, endpoint, host),
+        }
+    }
+
+    /// Returns whether an acknowledgement is the most that there is to transmit.
+    #[inline]
+    pub(in crate::proto) fn has_no_packet(&self) -> bool {
+        self.end.is_none()
+            && self.refusal.is_none()
+            && self.held.is_none()
+            && self.resources.is_idle()
+    }
+
+    /// Returns whether nothing is to be transmitted.
+    #[inline]
+    pub(in crate::proto) fn is_silent(&self) -> bool {
+        self.has_no_packet() && !self.acknowledge && self.farewell.is_none()
+    }
+
+    /// Returns the number to acknowledge up to, if an acknowledgement is to be transmitted, and marks it as transmitted.
+    #[inline]
+    pub(in crate::proto) fn take_acknowledgement(&mut self) -> Option<Sequence> {
+        let number = self.acknowledgement();
+        self.acknowledgement_sent();
+        number
+    }
+
+    /// Notes that the [acknowledgement](Self::acknowledgement) was transmitted, if one was due.
+    #[inline]
+    pub(in crate::proto) fn acknowledgement_sent(&mut self) {
+        self.acknowledge = false;
+    }
+
+    /// Returns the number to acknowledge up to, if an acknowledgement is to be transmitted.
+    #[inline]
+    pub(in crate::proto) fn acknowledgement(&self) -> Option<Sequence> {
+        self.acknowledge.then(|| self.acknowledged())
+    }
+
+    /// Notes that a message begins. Of an unreliable connection, the message before may not have ended.
+    fn begin(&mut self) {
+        self.message.drop_packets();
+        self.skipping = false;
+    }
+
+    #[inline]
+    fn advance(&mut self, end: Sequence, ends: bool) {
+        self.expected = end;
+        self.message_sequence += u32::from(ends);
+    }
+}
+
+impl Incoming {
+    /// Returns the sequence number behind the part.
+    fn end(&self, endpoint: &Endpoint) -> Sequence {
+        self.sequence + endpoint.packets(self.length)
+    }
+}

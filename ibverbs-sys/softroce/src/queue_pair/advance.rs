@@ -1,0 +1,84 @@
+//! Executing and sending what is queued: by the paths without packets first, and the rest by packets.
+
+use super::QueuePair;
+use super::device::Outgoing;
+use super::object::Inner;
+use crate::counters::Flow;
+use crate::proto::{Counter, Step, Time};
+use crate::spin::MutexGuard;
+
+impl QueuePair {
+    /// Moves what can go without packets and briefs. Returns whether something is left for them.
+    pub(super) fn move_queued(&self, mine: &mut MutexGuard<'_, Inner>) -> Step {
+        loop {
+            let step = mine.transport.next_step(|| self.device().now());
+            if step != Step::Moved {
+                return step;
+            }
+            let step = match self.link(mine) {
+                Some(link) => self.move_to(mine, link),
+                None => self.execute_queued(mine),
+            };
+            if step != Step::Moved {
+                return step;
+            }
+            MutexGuard::bump(mine);
+        }
+    }
+
+    /// Hands over all briefs and packets that may go now. They are on their way before the queue pair is unlocked: those of the
+    /// next thread do not overtake them.
+    pub(super) fn transmit_queued(
+        &self,
+        inner: &mut Inner,
+        now: impl FnOnce() -> Time,
+        outgoing: &mut impl Outgoing,
+    ) {
+        if self.transmit_briefs(inner, outgoing) {
+            return;
+        }
+        let now = now();
+        // Packets may have to go before a message of another path, and packets may have to carry a message that its path has
+        // declined.
+        while self.transmit_packets(inner, now, outgoing) {
+            if self.transmit_briefs(inner, outgoing) {
+                return;
+            }
+        }
+    }
+
+    /// Hands over packets. Returns whether some have gone, and the next message goes by another path.
+    fn transmit_packets(&self, inner: &mut Inner, now: Time, outgoing: &mut impl Outgoing) -> bool {
+        self.choose_packets_way(inner, outgoing);
+        let mut has_sent = false;
+        let is_held_back = self.with(inner, |transport, host| {
+            host.answering = true;
+            loop {
+                while let Some(run) = transport.next_run(host)
+                    && outgoing.push_run(&run, |count, out| {
+                        transport.write_run(count, now, host, out)
+                    })
+                {}
+                if !outgoing.push(|out| transport.poll_transmit(now, host, out)) {
+                    break;
+                }
+                has_sent = true;
+            }
+            transport.is_held_back(host)
+        });
+        if let Some(partner) = &inner.partner
+            && partner.link.has_waiting(self.number())
+        {
+            inner.transport.expect_room(now);
+        }
+        let shares = outgoing.take_shares();
+        if shares.packets > 0 {
+            inner.tally.count(Counter::SentPackets, shares.packets);
+            (inner.tally).count(Counter::SharedSentPackets, shares.packets);
+            inner.tally.count(Counter::SentBytes, shares.bytes);
+            inner.tally.add(Flow::RingSent, &shares.volume);
+        }
+        outgoing.flush();
+        has_sent && is_held_back == Some(true)
+    }
+}

@@ -1,0 +1,186 @@
+//! One-sided work in the memory of another process that is executed while it is posted, without a queue.
+//!
+//! This is possible if all requests before it are done and the connection to the peer is known, and for as much of a list as
+//! is one-sided. Any other request is queued, with all requests behind it.
+//!
+//! A list pays once for all its requests: for the locks of the queue pair and of the completion queue, the reading of the
+//! regions, a [`Visit`](crate::same_host::Visit) to the peer, and the sequence numbers.
+
+use std::iter;
+
+use smallvec::SmallVec;
+
+use super::QueuePair;
+use super::object::Inner;
+use super::same_host::{Across, Near, Partner};
+use crate::counters::Flow;
+use crate::proto::{Completion, CompletionStatus, SendRequest, State, Work};
+use crate::transfer::{self, Kind, OneSided, Peer, STRIDE, Transfer, Undone, Volume, choose};
+
+/// Keys of a request that reads or writes, of which the local one is 0 if the request has no segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    pub(crate) local: u32,
+    pub(crate) remote: u32,
+}
+
+/// Requests that are posted together, in order.
+pub(crate) trait List<'a> {
+    /// Returns the next request, if it may be posted and is one-sided.
+    fn peek(&self) -> Option<OneSided<'a>>;
+
+    /// Returns the keys of the request after the current one, if they are known at no cost.
+    fn next_keys(&self) -> Option<Keys> {
+        None
+    }
+
+    /// Ends the current request. Returns the next one, as [`peek`](Self::peek) does.
+    fn advance(&mut self) -> Option<OneSided<'a>>;
+}
+
+/// A request that is executed and whose completion is still to be reported.
+struct Ended {
+    id: u64,
+    work: Work,
+    length: u32,
+}
+
+/// Maximum number of requests that are executed at a visit.
+const MAX_REQUESTS: usize = 64;
+
+impl QueuePair {
+    /// Executes requests, at most `max_requests`, up to the first that has to be queued or until a visit has to end. Returns the
+    /// number of requests.
+    pub(super) fn execute_posted<'a>(
+        &self,
+        mine: &mut Inner,
+        list: &mut impl List<'a>,
+        max_requests: usize,
+    ) -> usize {
+        let Some(mut request) = list.peek() else {
+            return 0;
+        };
+        let Some(Near {
+            transport,
+            attached,
+            notes,
+            partner,
+            tally,
+        }) = self.near(mine)
+        else {
+            return 0;
+        };
+        let (Some(generation), Some(domain)) = (partner.generation, self.domain()) else {
+            return 0;
+        };
+        if !self.is_connection() || !transport.is_idle() {
+            return 0;
+        }
+        let attributes = transport.attributes();
+        let signals_all = attributes.signal_all;
+        let (mut done, mut packets, mut lost) = (0, 0, None);
+        let mut volume = Volume::default();
+        let mut lookups = 0;
+        let mut ended = SmallVec::<[Ended; MAX_REQUESTS]>::new();
+        {
+            let Partner {
+                link,
+                target,
+                known,
+                ..
+            } = partner;
+            let regions = self.device().memory().regions(self.number());
+            let Some(visit) = link.visit(target, generation, known) else {
+                return 0;
+            };
+            let mut across = Across {
+                domain,
+                regions,
+                visit,
+            };
+            while done < max_requests.min(MAX_REQUESTS) && !across.visit.is_over() {
+                if across.visit.lookups() != lookups
+                    && let Some(next) = list.next_keys()
+                {
+                    lookups = across.visit.lookups();
+                    across.regions.expect(next.local);
+                    across.visit.expect(next.remote);
+                }
+                let length = request.data.length().filter(|&length| length <= STRIDE);
+                let Some(length) = length else {
+                    break;
+                };
+                let work = transfer::Work::posted(Kind::OneSided, length, false);
+                if choose(&work, Peer::SameHost) != Transfer::OneSided {
+                    break;
+                }
+                match request.execute(0..length, &mut across) {
+                    Ok(()) => {}
+                    Err(Undone::Left) => break,
+                    Err(Undone::Lost) => {
+                        done += 1;
+                        lost = Some((request.id, request.action.work()));
+                        list.advance();
+                        break;
+                    }
+                };
+                done += 1;
+                volume.add_part(length, true, 1);
+                packets += transport.packets(length);
+                if request.signaled || signals_all {
+                    ended.push(Ended {
+                        id: request.id,
+                        work: request.action.work(),
+                        length,
+                    });
+                }
+                match list.advance() {
+                    Some(next) => request = next,
+                    None => break,
+                }
+            }
+        }
+        if done == 0 {
+            return 0;
+        }
+        transport.skip(packets);
+        volume.messages = done as u64;
+        tally.add(Flow::OneSided, &volume);
+        if !ended.is_empty() || lost.is_some() {
+            let mut host = self.surroundings(attached, notes);
+            host.complete_sends(ended.iter().map(Ended::completion));
+            if let Some((id, work)) = lost {
+                let status = CompletionStatus::LocalProtection;
+                host.complete_sends(iter::once(Completion::new(id, status, work)));
+                transport.enter(State::Error, self.device().now(), &mut host);
+            }
+            self.fail_if_overrun(transport, &mut host);
+            if transport.state() == State::Error {
+                self.publish(mine);
+            }
+        }
+        done
+    }
+}
+
+impl Ended {
+    fn completion(&self) -> Completion {
+        Completion {
+            length: self.length,
+            ..Completion::new(self.id, CompletionStatus::Success, self.work)
+        }
+    }
+}
+
+/// Requests that were made already.
+impl<'a> List<'a> for &'a [SendRequest] {
+    fn peek(&self) -> Option<OneSided<'a>> {
+        let request = self.first()?;
+        OneSided::of(request).filter(|_| Kind::of(request) == Kind::OneSided)
+    }
+
+    fn advance(&mut self) -> Option<OneSided<'a>> {
+        *self = self.get(1..)?;
+        self.peek()
+    }
+}

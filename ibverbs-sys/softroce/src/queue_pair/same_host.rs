@@ -1,0 +1,675 @@
+//! Messages to a queue pair of another process of the host: one-sided work by the thread that posts, and briefs through the
+//! ring that both processes share.
+//!
+//! The other process publishes its queue pairs and its memory to all processes that it shares memory with. If the
+//! published rights do not allow a request, packets carry the request and find out why. One-sided work has sequence numbers that
+//! the other side does not know of: a packet tells the other side before the next packet.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::QueuePair;
+use super::device::Outgoing;
+use super::host::{Attached, Notes, Surroundings};
+use super::object::Inner;
+use crate::context::DomainId;
+use crate::counters::{Flow, Tally};
+use crate::memory::{Piece, Regions};
+use crate::net;
+use crate::proto::{
+    self, Arrival, CompletionStatus, Counter, Data, Host, Misplaced, Outcome, Posted, Prospect,
+    Remote, Segment, SendRequest, Sequence, Service, State, Step, Time,
+};
+use crate::same_host::{Access, Knowledge, Link, Target, Visit};
+use crate::transfer::brief::{self, Brief, Content, Form, PeerMemory, Short};
+use crate::transfer::{
+    Atomic, Carrier, Kind, OneSided, PART_CHUNKS, PART_MAPPED, Peer, Polled, Portion, Reach, SHORT,
+    STRIDE, Sent, Transfer, Undone, Unsent, Volume, Work, choose, depends_on_memory,
+};
+
+/// The queue pair in another process that a queue pair is connected to.
+pub(super) struct Partner {
+    pub(super) link: Arc<Link>,
+    pub(super) target: Target,
+    pub(super) known: Knowledge,
+    /// Tag with which packets there name their GIDs.
+    tag: u16,
+    /// The connection of the other side that this one has found to be its own.
+    pub(super) generation: Option<u32>,
+    /// The version of this side that the partner is for.
+    own: u64,
+}
+
+/// Objects that are needed to reach the peer while a request is posted.
+pub(super) struct Near<'a> {
+    pub(super) transport: &'a mut proto::QueuePair,
+    pub(super) attached: &'a Attached,
+    pub(super) notes: &'a mut Notes,
+    pub(super) partner: &'a mut Partner,
+    pub(super) tally: &'a mut Tally,
+}
+
+/// Messages that are moved before others get at the queue pair.
+const MESSAGES: u64 = 64;
+
+impl QueuePair {
+    /// Executes one-sided work in the memory of the peer, if the peer is in another process of the host.
+    pub(super) fn execute_queued(&self, mine: &mut Inner) -> Step {
+        if !self.is_connection() || mine.transport.awaits_receipt() {
+            return Step::Packets;
+        }
+        let Some(mut partner) = self.partner(mine) else {
+            return Step::Packets;
+        };
+        let step = self.execute_by(mine, &mut partner);
+        mine.partner = Some(partner);
+        step
+    }
+
+    fn execute_by(&self, mine: &mut Inner, partner: &mut Partner) -> Step {
+        let Some(attached) = &mine.attached else {
+            return Step::Packets;
+        };
+        let first = mine.transport.attributes().send_sequence;
+        mine.notes.peer = Peer::SameHost;
+        let mut host = self.surroundings(attached, &mut mine.notes);
+        let transport = &mut mine.transport;
+        let now = || self.device().now();
+        let mut volume = Volume::default();
+        let step = loop {
+            if transport.next_step(now) != Step::Moved {
+                break transport.next_step(now);
+            }
+            let upcoming = match transport.upcoming(now, &mut host) {
+                Ok(upcoming) => upcoming,
+                Err(step) => break step,
+            };
+            let request = (transport.next_request())
+                .filter(|request| host.transfer(request, &upcoming) == Transfer::OneSided)
+                .and_then(OneSided::of);
+            let generation = partner.agree(first, upcoming.first);
+            let (Some(request), Some(generation)) = (request, generation) else {
+                break Step::Packets;
+            };
+            let outcome = match partner.execute(&request, generation, &host) {
+                Ok(()) => Outcome::ExecutedAlone,
+                Err(Undone::Lost) => Outcome::Failed(CompletionStatus::LocalProtection),
+                Err(Undone::Left) => break Step::Packets,
+            };
+            if outcome == Outcome::ExecutedAlone {
+                volume.add_one_sided(request.data.length().unwrap_or_default());
+            }
+            let packets = upcoming.packets;
+            let step = transport.conclude_part(&upcoming, packets, outcome, now, &mut host);
+            if step != Step::Moved || host.notes.overrun || volume.messages >= MESSAGES {
+                break Step::Moved;
+            }
+        };
+        self.fail_if_overrun(transport, &mut host);
+        if volume.messages > 0 {
+            mine.tally.add(Flow::OneSided, &volume);
+        }
+        step
+    }
+
+    /// Sends briefs, up to the first message that cannot go so. Returns whether nothing is left to be sent.
+    pub(super) fn transmit_briefs(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) -> bool {
+        if self.service() != Service::ReliableConnection {
+            return false;
+        }
+        let Some(mut partner) = self.partner(mine) else {
+            return false;
+        };
+        let link = Arc::clone(&partner.link);
+        let tag = partner.tag;
+        let (mut packets, mut bytes, mut sent) = (0, 0, Sent::default());
+        self.with(mine, |transport, host| {
+            host.answering = true;
+            let mut send = |brief: &Brief<'_>, portion: Option<Portion<'_>>, host: &_| {
+                send_brief(&link, tag, brief, portion, host)?;
+                packets += 1;
+                bytes += brief.bytes() as u64;
+                if let Some(message) = &brief.message {
+                    sent.add(message);
+                }
+                Ok(())
+            };
+            while link.may_send(self.number()) {
+                let now = || self.device().coarse_now();
+                let polled = brief::poll(transport, now, host, &mut partner, &mut send);
+                if polled == Polled::Nothing {
+                    break;
+                }
+            }
+        });
+        if packets > 0 {
+            mine.tally.count(Counter::SentPackets, packets);
+            mine.tally.count(Counter::SharedSentPackets, packets);
+            mine.tally.count(Counter::SentBytes, bytes);
+            for (flow, volume) in [
+                (Flow::SlotSent, &sent.slot),
+                (Flow::RingSent, &sent.ring),
+                (Flow::DescriptorSent, &sent.descriptor),
+                (Flow::WrittenSent, &sent.written),
+            ] {
+                if *volume != Volume::default() {
+                    mine.tally.add(flow, volume);
+                }
+            }
+            if outgoing.is_quiet() {
+                link.flush_later();
+            } else {
+                link.flush();
+            }
+        }
+        mine.partner = Some(partner);
+        mine.transport.is_silent()
+    }
+
+    /// Sends a message of at most one segment while it is posted, if the message goes by a brief now. Must be followed by
+    /// [`flush_briefs`](Self::flush_briefs). Returns `false` if the message has to be queued.
+    #[inline]
+    pub(super) fn post_brief(&self, mine: &mut Inner, message: &Posted, data: Data<'_>) -> bool {
+        let Some(near) = self.near(mine) else {
+            return false;
+        };
+        let Some(length) = data.length() else {
+            return false;
+        };
+        let packets = near.transport.packets(length);
+        if !near.transport.may_post_sent(packets) || near.partner.link.has_backlog() {
+            return false;
+        }
+        let kind = match message.remote {
+            None => Kind::Send,
+            Some(_) => Kind::WriteWithImmediate,
+        };
+        let is_mappable = depends_on_memory(kind, length)
+            && matches!(data, Data::Gathered(list) if self.surroundings(near.attached, near.notes).can_map(list));
+        let work = Work {
+            is_gathered: matches!(data, Data::Gathered(_)),
+            is_behind_others: near.transport.outstanding() > 0,
+            is_declined: near.transport.is_declined(),
+            ..Work::posted(kind, length, is_mappable)
+        };
+        match choose(&work, Peer::SameHost) {
+            Transfer::Slot => self.post_slot(near, message, data),
+            Transfer::Chunks if length <= PART_CHUNKS => {
+                self.send_posted(near, message, data, Content::Chunks)
+            }
+            Transfer::Descriptor => self.post_descriptor(near, message, data),
+            // A write cannot be undone, so all requests before it have to be executed.
+            Transfer::Written if !work.is_behind_others => self.post_written(near, message, data),
+            _ => false,
+        }
+    }
+
+    /// Sends a message whose bytes are in the brief.
+    #[inline(always)]
+    fn post_slot(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
+        let mut gathered = [0; SHORT];
+        let bytes = match data {
+            Data::Inline(bytes) => bytes,
+            Data::Gathered(list) => {
+                let [segment] = list else {
+                    return false;
+                };
+                let bytes = &mut gathered[..segment.length as usize];
+                // The queued request meets the same error, and can report it.
+                if !bytes.is_empty() && self.gather_one(near.attached, segment, bytes).is_none() {
+                    return false;
+                }
+                bytes
+            }
+        };
+        self.send_posted(near, message, data, Content::Bytes(bytes))
+    }
+
+    /// Copies the bytes of a segment of this side's memory. Returns `None` if the memory is not of the queue pair's domain, or is
+    /// memory on demand.
+    #[inline(always)]
+    fn gather_one(&self, attached: &Attached, segment: &Segment, out: &mut [u8]) -> Option<()> {
+        let domain = attached.domain.as_ref()?.id();
+        let regions = self.device().memory().regions(self.number());
+        let piece = regions.piece(domain, segment, false)?;
+        piece.copy_to(&Piece::of_mut(out))
+    }
+
+    /// Sends a message of which the brief has the addresses of the bytes.
+    #[inline(never)]
+    fn post_descriptor(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
+        let transport = &near.transport;
+        let length = data.length().unwrap_or(u32::MAX);
+        let is_gathered = matches!(data, Data::Gathered(_));
+        if !is_gathered || length > PART_MAPPED {
+            return false;
+        }
+        let on_the_way = transport.on_the_way() + transport.packets(length);
+        on_the_way <= 2 * PART_MAPPED / transport.mtu()
+            && self.send_posted(near, message, data, Content::Segments)
+    }
+
+    /// Writes the bytes of a write with immediate data, and sends their number.
+    #[inline(never)]
+    fn post_written(&self, near: Near<'_>, message: &Posted, data: Data<'_>) -> bool {
+        let host = self.surroundings(near.attached, near.notes);
+        let written = OneSided::posted(message, data)
+            .zip(near.partner.connection())
+            .and_then(|(write, known)| near.partner.execute(&write, known, &host).ok());
+        // The queued request is executed again, or packets find out why that is not possible.
+        written.is_some() && self.send_posted(near, message, data, Content::Written)
+    }
+
+    /// Sends the brief of a message that is posted. Returns `false`, and posts nothing, if there is no room for the brief.
+    #[inline(always)]
+    fn send_posted(
+        &self,
+        near: Near<'_>,
+        message: &Posted,
+        data: Data<'_>,
+        content: Content<'_>,
+    ) -> bool {
+        let mut room = [0; SHORT];
+        let brief = brief::posted(near.transport, message, data, content, &mut room);
+        let portion = matches!(content, Content::Chunks).then(|| Portion {
+            data,
+            offset: 0,
+            length: data.length().unwrap_or_default(),
+        });
+        let host = self.surroundings(near.attached, near.notes);
+        let (link, tag) = (&near.partner.link, near.partner.tag);
+        // The queued request meets the same error, and can report it.
+        if send_brief(link, tag, &brief, portion, &host).is_err() {
+            return false;
+        }
+        let bytes = brief.bytes();
+        // The peer does not wait for this.
+        brief::sent(near.transport, message, data, content);
+        near.tally.count(Counter::SentPackets, 1);
+        near.tally.count(Counter::SharedSentPackets, 1);
+        near.tally.count(Counter::SentBytes, bytes as u64);
+        let length = data.length().unwrap_or_default();
+        let mut volume = Volume::default();
+        let flow = match content {
+            Content::Bytes(_) => Flow::SlotSent,
+            Content::Chunks => Flow::RingSent,
+            Content::Segments => Flow::DescriptorSent,
+            Content::Written => Flow::WrittenSent,
+        };
+        match content {
+            Content::Bytes(_) | Content::Chunks | Content::Segments => {
+                volume.add_part(length, true, 0);
+            }
+            Content::Written => volume.add_one_sided(length),
+        }
+        near.tally.add(flow, &volume);
+        true
+    }
+
+    /// Wakes the peer, if it sleeps, for the briefs that were sent. Returns whether nothing is left to be sent.
+    #[inline]
+    pub(super) fn flush_briefs(&self, mine: &Inner) -> bool {
+        if let Some(partner) = &mine.partner {
+            partner.link.flush();
+        }
+        mine.transport.is_silent()
+    }
+
+    /// Receives a brief. The answer is to be transmitted.
+    pub(crate) fn receive_brief(
+        &self,
+        now: impl FnOnce() -> Time,
+        arrival: &Arrival,
+        brief: &Brief<'_>,
+        chunks: &[Piece<'_>],
+    ) -> Prospect {
+        let mut inner = self.inner.lock();
+        let message = brief.message.as_ref();
+        let is_fetched = message.is_some_and(|message| matches!(message.form, Form::Fetch(_)));
+        let holds_up_sender = message.is_some_and(Short::holds_up_sender);
+        if is_fetched && self.near(&mut inner).is_none() {
+            inner.partner = self.partner(&mut inner);
+        }
+        let near = if is_fetched {
+            self.near(&mut inner)
+        } else {
+            None
+        };
+        let taken = match near {
+            Some(Near {
+                transport,
+                attached,
+                notes,
+                partner,
+                ..
+            }) => {
+                let mut host = self.surroundings(attached, notes);
+                let taken = take_brief(transport, now, arrival, brief, &mut host, partner);
+                self.fail_if_overrun(transport, &mut host);
+                if transport.state() == State::Error {
+                    self.publish(&mut inner);
+                }
+                Some(taken)
+            }
+            None => self.with(&mut inner, |transport, host| {
+                take_brief(transport, now, arrival, brief, host, &mut Chunks(chunks))
+            }),
+        };
+        if let (Some(message), Some(taken)) = (message, taken)
+            && taken != Volume::default()
+        {
+            let flow = match message.form {
+                Form::Whole => Flow::SlotReceived,
+                Form::Chunks(_) => Flow::RingReceived,
+                Form::Fetch(_) => Flow::DescriptorReceived,
+                Form::Written => Flow::WrittenReceived,
+            };
+            inner.tally.add(flow, &taken);
+        }
+        match inner.transport.prospect() {
+            Prospect::Acknowledgement if holds_up_sender => Prospect::Urgent,
+            prospect => prospect,
+        }
+    }
+
+    /// Makes packets go through shared memory if the peer is there. Of datagrams each may go to another peer.
+    pub(super) fn choose_packets_way(&self, mine: &mut Inner, outgoing: &mut impl Outgoing) {
+        if self.service() == Service::UnreliableDatagram {
+            if self.device().is_shared() {
+                outgoing.share_datagrams();
+            }
+            return;
+        }
+        if let Some(partner) = self.partner(mine) {
+            outgoing.through(&partner.link, partner.tag, self.number());
+            mine.partner = Some(partner);
+        }
+    }
+
+    /// Returns the objects that are needed to reach the peer while a request is posted. `None`: the peer is not known, or
+    /// cannot be used at present.
+    #[inline]
+    pub(super) fn near<'a>(&self, mine: &'a mut Inner) -> Option<Near<'a>> {
+        let Inner {
+            transport,
+            attached: Some(attached),
+            notes,
+            version,
+            partner: Some(partner),
+            tally,
+            ..
+        } = mine
+        else {
+            return None;
+        };
+        (partner.is_of(*version) && self.device().is_shared()).then_some(Near {
+            transport,
+            attached,
+            notes,
+            partner,
+            tally,
+        })
+    }
+
+    /// Returns whether the queue pair shares memory with its peer, as far as is known.
+    pub(crate) fn is_shared(&self) -> bool {
+        let inner = self.inner.lock();
+        let attributes = inner.transport.attributes();
+        let found = attributes
+            .path
+            .and_then(|path| self.device().partner(&path, attributes.destination));
+        self.service() != Service::UnreliableDatagram && found.is_some()
+    }
+
+    /// Takes the partner that the queue pair is connected to. The caller puts it back.
+    pub(super) fn partner(&self, mine: &mut Inner) -> Option<Partner> {
+        if mine.partner.is_none() && self.device().neighbourhood().is_none() {
+            return None;
+        }
+        mine.notes.peer = Peer::Elsewhere;
+        let version = mine.version;
+        if let Some(known) = mine.partner.take() {
+            if known.is_of(version) && self.device().is_shared() {
+                mine.notes.peer = Peer::SameHost;
+                return Some(known);
+            }
+            if known.own == version && known.link.is_dead() {
+                mine.transport.peer_is_gone();
+            }
+        }
+        let attributes = mine.transport.attributes();
+        let (path, number) = (attributes.path?, attributes.destination);
+        let link = self.device().partner(&path, number)?;
+        let partner = Partner {
+            tag: net::tag(&path, &link)?,
+            link,
+            target: Target {
+                number,
+                gid: path.destination,
+                own_number: self.number(),
+                own_gid: self.device().gid(path.source)?,
+                is_unreliable: self.service() == Service::UnreliableConnection,
+            },
+            known: Knowledge::default(),
+            generation: None,
+            own: version,
+        };
+        mine.notes.peer = Peer::SameHost;
+        Some(partner)
+    }
+}
+
+/// Receives a brief, if the brief comes from the peer. Returns the amount that was taken of its message.
+#[inline]
+fn take_brief<'h, P: PeerMemory<Surroundings<'h>>>(
+    transport: &mut proto::QueuePair,
+    now: impl FnOnce() -> Time,
+    arrival: &Arrival,
+    brief: &Brief<'_>,
+    host: &mut Surroundings<'h>,
+    peer: &mut P,
+) -> Volume {
+    if arrival.is_of(transport.attributes()) {
+        brief::receive(transport, now, brief, host, peer)
+    } else {
+        host.count(Counter::Unaddressed, 1);
+        Volume::default()
+    }
+}
+
+/// Sends a brief, with bytes that go to chunks of the ring.
+#[inline(always)]
+fn send_brief(
+    link: &Link,
+    tag: u16,
+    brief: &Brief<'_>,
+    portion: Option<Portion<'_>>,
+    host: &Surroundings<'_>,
+) -> Result<(), Unsent> {
+    match portion {
+        None => link.send_brief(tag, brief),
+        Some(portion) => link.send_chunks(tag, brief, portion.length, |pieces| {
+            host.copy_out(portion, pieces)
+        }),
+    }
+}
+
+/// The chunks behind the brief that is being received.
+struct Chunks<'a>(&'a [Piece<'a>]);
+
+impl PeerMemory<Surroundings<'_>> for Chunks<'_> {
+    fn take(
+        &mut self,
+        length: u32,
+        to: &[Segment],
+        offset: u32,
+        host: &Surroundings<'_>,
+    ) -> Result<(), Misplaced> {
+        host.copy_in(to, offset, length, self.0)
+            .ok_or(Misplaced::Here)
+    }
+}
+
+impl Partner {
+    /// Returns whether this is still the partner, for this version of this side.
+    #[inline]
+    fn is_of(&self, version: u64) -> bool {
+        self.own == version && !self.link.is_dead()
+    }
+
+    /// Returns the generation of the other side's connection to this one.
+    fn connection(&self) -> Option<u32> {
+        let known = self.generation;
+        known.or_else(|| Some(self.link.connection(&self.target)?.generation))
+    }
+
+    /// Returns the generation of the other side's connection, if the two agree on the sequence number `next`. This side began
+    /// with the number `first`.
+    fn agree(&mut self, first: Sequence, next: Sequence) -> Option<u32> {
+        if let known @ Some(_) = self.generation {
+            return known;
+        }
+        let connection = self.link.connection(&self.target)?;
+        // At the beginning packets would find out that the two do not count alike.
+        if next == first && connection.first != next.value() {
+            return None;
+        }
+        self.generation = Some(connection.generation);
+        self.generation
+    }
+
+    /// Executes all of a request.
+    fn execute(
+        &mut self,
+        request: &OneSided<'_>,
+        generation: u32,
+        host: &Surroundings<'_>,
+    ) -> Result<(), Undone> {
+        let Self {
+            link,
+            target,
+            known,
+            ..
+        } = self;
+        let domain = host.attached.domain.as_ref().ok_or(Undone::Left)?.id();
+        let length = request.data.length().ok_or(Undone::Left)?;
+        let mut done = 0;
+        loop {
+            let end = length.min(done + STRIDE);
+            let mut across = Across {
+                domain,
+                regions: host.device.memory().regions(host.number),
+                visit: link.visit(target, generation, known).ok_or(Undone::Left)?,
+            };
+            request.execute(done..end, &mut across)?;
+            if end == length {
+                return Ok(());
+            }
+            done = end;
+        }
+    }
+}
+
+impl PeerMemory<Surroundings<'_>> for Partner {
+    fn write(&mut self, request: &SendRequest, host: &Surroundings<'_>) -> Option<()> {
+        let generation = self.connection()?;
+        let request = OneSided::of(request)?;
+        self.execute(&request, generation, host).ok()
+    }
+
+    fn fetch(
+        &mut self,
+        from: &[Segment],
+        to: &[Segment],
+        offset: u32,
+        host: &Surroundings<'_>,
+    ) -> Result<(), Misplaced> {
+        let generation = self.connection().ok_or(Misplaced::There)?;
+        let Self {
+            link,
+            target,
+            known,
+            ..
+        } = self;
+        let mut visit = (link.visit(target, generation, known)).ok_or(Misplaced::There)?;
+        let mut offset = offset;
+        for segment in from {
+            let fetched = host.with_segments(to, offset, segment.length, true, &mut |pieces| {
+                visit.fetch(segment, pieces)
+            });
+            // Packets find out why, if it is an error at all: memory on demand may not be there yet.
+            fetched.flatten().ok_or(Misplaced::There)?;
+            offset += segment.length;
+        }
+        visit.was_valid().then_some(()).ok_or(Misplaced::There)
+    }
+}
+
+/// The memory of this process, as the requests of a queue pair name it, and that of the peer in another process.
+pub(super) struct Across<'a> {
+    pub(super) domain: DomainId,
+    pub(super) regions: Regions<'a>,
+    pub(super) visit: Visit<'a>,
+}
+
+impl Across<'_> {
+    /// Calls `act` with a range of the bytes of a request. Returns `None` if the bytes cannot be accessed as requested, or if
+    /// `act` returns `None`.
+    #[inline]
+    fn with_pieces(
+        &mut self,
+        data: Data<'_>,
+        range: Range<u32>,
+        write: bool,
+        act: impl FnOnce(&mut Visit<'_>, &[Piece<'_>]) -> Option<()>,
+    ) -> Option<()> {
+        let visit = &mut self.visit;
+        match data {
+            Data::Gathered([only]) if range == (0..only.length) && only.length > 0 => {
+                act(visit, &[self.regions.piece(self.domain, only, write)?])
+            }
+            Data::Gathered(list) => {
+                let parts = Segment::parts(list, range.start, range.len() as u32);
+                let pieces = parts.map(|part| self.regions.piece(self.domain, &part, write));
+                let pieces = pieces.collect::<Option<SmallVec<[Piece<'_>; 4]>>>()?;
+                act(visit, &pieces)
+            }
+            Data::Inline(_) if write => None,
+            Data::Inline(bytes) => {
+                let range = range.start as usize..range.end as usize;
+                act(visit, &[Piece::of(bytes.get(range)?)])
+            }
+        }
+    }
+}
+
+impl Reach for Across<'_> {
+    #[inline]
+    fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()> {
+        self.with_pieces(from, range, false, |visit, pieces| {
+            visit.access(to, Access::Put(pieces))
+        })
+    }
+
+    #[inline]
+    fn get(&mut self, to: Data<'_>, range: Range<u32>, from: Remote) -> Option<()> {
+        self.with_pieces(to, range, true, |visit, pieces| {
+            visit.access(from, Access::Get(pieces))
+        })
+    }
+
+    #[inline]
+    fn atomic(&mut self, at: Remote, atomic: Atomic, result: &[Segment]) -> Result<(), Undone> {
+        let [result @ Segment { length: 8, .. }] = result else {
+            return Err(Undone::Left);
+        };
+        // The key of the result's memory is checked first: after the operation, the result can be lost only if that
+        // memory is missing.
+        let piece = self.regions.piece(self.domain, result, true);
+        let piece = piece.ok_or(Undone::Left)?;
+        let before = self.visit.atomic(at, atomic).ok_or(Undone::Left)?;
+        piece.store(before).ok_or(Undone::Lost)
+    }
+}

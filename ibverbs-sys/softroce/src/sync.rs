@@ -1,0 +1,65 @@
+//! The atomics, fences and locks of memory that processes or many threads share: the standard library's, or those of a
+//! model that tries every order of threads.
+#![forbid(unsafe_code)]
+
+#[cfg(not(all(test, loom)))]
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+#[cfg(all(test, loom))]
+pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+#[cfg(not(all(test, loom)))]
+pub(crate) use parking_lot::{Mutex, MutexGuard};
+
+#[cfg(all(test, loom))]
+pub(crate) use loom::sync::{Mutex, MutexGuard};
+
+/// A word in a cache line of its own.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Line(pub(crate) AtomicU64, [AtomicU64; 7]);
+
+impl Line {
+    /// Makes a line that is in this process alone.
+    pub(crate) fn here() -> Self {
+        Self(
+            AtomicU64::new(0),
+            std::array::from_fn(|_| AtomicU64::new(0)),
+        )
+    }
+}
+
+/// Locks a mutex.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(not(all(test, loom)))]
+    return mutex.lock();
+    #[cfg(all(test, loom))]
+    return mutex.lock().expect("nobody panics under it");
+}
+
+/// Orders what this thread has just changed by a read-modify-write, and what it did before, before all that it does
+/// from now on: a sequentially consistent fence.
+#[inline]
+pub(crate) fn fence_after_update() {
+    // The instruction that made the change is such a fence itself: neither loads nor stores pass one with a LOCK
+    // prefix (Intel SDM volume 3, "Memory Ordering in P6 and More Recent Processor Families").
+    #[cfg(all(target_arch = "x86_64", not(miri), not(all(test, loom))))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(all(target_arch = "x86_64", not(miri), not(all(test, loom)))))]
+    fence(Ordering::SeqCst);
+}
+
+/// Lets others run while this thread waits for one of them, which may be one that it keeps from its very processor.
+pub(crate) fn relax(attempt: u32) {
+    #[cfg(not(all(test, loom)))]
+    match attempt {
+        _ if attempt % 64 != 63 => std::hint::spin_loop(),
+        ..4096 => std::thread::yield_now(),
+        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+    }
+    #[cfg(all(test, loom))]
+    {
+        let _ = attempt;
+        loom::thread::yield_now();
+    }
+}

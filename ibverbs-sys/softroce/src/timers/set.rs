@@ -1,0 +1,222 @@
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::Sleeper;
+use super::clock::Clock;
+use crate::proto::Time;
+
+/// The NIC's clock, and the times at which its users want to be called.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    clock: Clock,
+    /// At most one entry for every key.
+    set: Mutex<BTreeSet<(Time, u32)>>,
+    /// The first entry's time; the largest number: there is none.
+    earliest: AtomicU64,
+    sleeper: Sleeper,
+}
+
+/// The time for which a user of the timers is noted, which the user keeps. The time may be too early, as the user may want to
+/// be called later than it once wanted, but is never too late.
+#[derive(Debug)]
+pub(crate) struct Alarm(AtomicU64);
+
+const NEVER: u64 = u64::MAX;
+
+impl Alarm {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(NEVER))
+    }
+
+    /// Returns whether the user is noted.
+    #[inline]
+    pub(crate) fn is_noted(&self) -> bool {
+        self.0.load(Ordering::SeqCst) != NEVER
+    }
+}
+
+impl Timers {
+    pub(crate) fn new(sleeper: Sleeper) -> Self {
+        Self {
+            clock: Clock::new(),
+            set: Mutex::new(BTreeSet::new()),
+            earliest: AtomicU64::new(NEVER),
+            sleeper,
+        }
+    }
+
+    /// Returns the place where the engine sleeps.
+    pub(crate) fn sleeper(&self) -> &Sleeper {
+        &self.sleeper
+    }
+
+    /// Returns the time.
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Returns the time plus some milliseconds, roughly and cheaply.
+    pub(crate) fn coarse_now(&self) -> Time {
+        self.clock.coarse()
+    }
+
+    /// Returns the time of the timer that is due first.
+    pub(crate) fn earliest(&self) -> Option<Time> {
+        let earliest = self.earliest.load(Ordering::SeqCst);
+        (earliest != NEVER).then(|| Time::from_nanos(earliest))
+    }
+
+    /// Notes that the user with this key and alarm wants to be called at `deadline`. Does nothing if the user is noted for an
+    /// earlier time: it is called then, and notes again when it wants to be called. So a deadline that moves on with
+    /// every packet costs one comparison.
+    ///
+    /// The state from which the deadline follows must be visible to other threads before, as by a lock that is released:
+    /// then either this call finds that the user is no longer noted, or the thread that takes the user off sees the state.
+    pub(crate) fn note(&self, key: u32, alarm: &Alarm, deadline: Time) {
+        let deadline_nanos = deadline.as_nanos().min(NEVER - 1);
+        if alarm.0.load(Ordering::SeqCst) <= deadline_nanos {
+            return;
+        }
+        let mut set = self.set.lock();
+        let noted = alarm.0.load(Ordering::SeqCst);
+        if noted <= deadline_nanos {
+            return;
+        }
+        if noted != NEVER {
+            set.remove(&(Time::from_nanos(noted), key));
+        }
+        set.insert((Time::from_nanos(deadline_nanos), key));
+        alarm.0.store(deadline_nanos, Ordering::SeqCst);
+        let sooner = self.publish(&set);
+        drop(set);
+        if sooner {
+            self.sleeper.wake_before(deadline);
+        }
+    }
+
+    /// Takes off a user that does not want to be called any more.
+    pub(crate) fn cancel(&self, key: u32, alarm: &Alarm) {
+        if alarm.0.load(Ordering::SeqCst) == NEVER {
+            return;
+        }
+        let mut set = self.set.lock();
+        let noted = alarm.0.swap(NEVER, Ordering::SeqCst);
+        set.remove(&(Time::from_nanos(noted), key));
+        self.publish(&set);
+    }
+
+    /// Takes the keys that are due, not more than `out` has room for without growing. Their alarms are still set: the caller
+    /// clears each with [`Timers::called`] before it asks for the next deadline.
+    pub(crate) fn take_due(&self, now: Time, out: &mut Vec<(u32, Time)>) {
+        if self.earliest.load(Ordering::SeqCst) > now.as_nanos() {
+            return;
+        }
+        let mut set = self.set.lock();
+        while out.len() < out.capacity()
+            && set.first().is_some_and(|&(time, _)| time <= now)
+            && let Some((time, key)) = set.pop_first()
+        {
+            out.push((key, time));
+        }
+        self.publish(&set);
+    }
+
+    /// Clears the alarm of a user that was noted for `time`, is taken off and is being called.
+    pub(crate) fn called(alarm: &Alarm, time: Time) {
+        // Another one with the same key may have come meanwhile: it keeps its own.
+        let _ =
+            alarm
+                .0
+                .compare_exchange(time.as_nanos(), NEVER, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Stores the first entry's time. Returns whether the time is sooner than before.
+    fn publish(&self, set: &BTreeSet<(Time, u32)>) -> bool {
+        let first = set.first().map_or(NEVER, |(time, _)| time.as_nanos());
+        self.earliest.swap(first, Ordering::SeqCst) > first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timers() -> Timers {
+        Timers::new(Sleeper::new().unwrap())
+    }
+
+    fn at(nanos: u64) -> Time {
+        Time::from_nanos(nanos)
+    }
+
+    fn due(timers: &Timers, now: u64) -> Vec<(u32, Time)> {
+        let mut due = Vec::with_capacity(4);
+        timers.take_due(at(now), &mut due);
+        due
+    }
+
+    #[test]
+    fn they_come_in_order_and_once() {
+        let (timers, alarms) = (timers(), [const { Alarm::new() }; 3]);
+        for (key, deadline) in [(0, 300), (1, 100), (2, 200)] {
+            timers.note(key, &alarms[key as usize], at(deadline));
+        }
+        assert_eq!(timers.earliest(), Some(at(100)));
+        assert_eq!(due(&timers, 99), []);
+        assert_eq!(due(&timers, 250), [(1, at(100)), (2, at(200))]);
+        assert_eq!(timers.earliest(), Some(at(300)));
+        assert_eq!(due(&timers, 250), []);
+        assert_eq!(due(&timers, 300), [(0, at(300))]);
+        assert_eq!(timers.earliest(), None);
+    }
+
+    #[test]
+    fn a_sooner_deadline_replaces_and_a_later_one_waits() {
+        let (timers, alarm) = (timers(), Alarm::new());
+        timers.note(7, &alarm, at(200));
+        timers.note(7, &alarm, at(300));
+        assert_eq!(timers.earliest(), Some(at(200)));
+        timers.note(7, &alarm, at(100));
+        assert_eq!(due(&timers, 1000), [(7, at(100))]);
+        Timers::called(&alarm, at(100));
+        timers.note(7, &alarm, at(300));
+        assert_eq!(due(&timers, 1000), [(7, at(300))]);
+    }
+
+    #[test]
+    fn one_entry_for_each_however_often_it_changes() {
+        let (timers, alarm) = (timers(), Alarm::new());
+        for deadline in (1..1000).rev() {
+            timers.note(7, &alarm, at(deadline));
+        }
+        assert_eq!(timers.set.lock().len(), 1);
+        timers.cancel(7, &alarm);
+        assert_eq!((timers.earliest(), timers.set.lock().len()), (None, 0));
+        timers.cancel(7, &alarm);
+    }
+
+    #[test]
+    fn what_is_not_taken_now_is_taken_next() {
+        let (timers, alarms) = (timers(), [const { Alarm::new() }; 6]);
+        for (key, alarm) in alarms.iter().enumerate() {
+            timers.note(key as u32, alarm, at(10 + key as u64));
+        }
+        assert_eq!(due(&timers, 100).len(), 4);
+        assert_eq!(due(&timers, 100), [(4, at(14)), (5, at(15))]);
+    }
+
+    #[test]
+    fn one_that_is_taken_off_late_does_not_disturb_its_successor() {
+        let (timers, old, new) = (timers(), Alarm::new(), Alarm::new());
+        timers.note(7, &old, at(100));
+        let taken = due(&timers, 100);
+        timers.note(7, &new, at(200));
+        Timers::called(&new, taken[0].1);
+        timers.note(7, &new, at(250));
+        assert_eq!(timers.earliest(), Some(at(200)));
+    }
+}

@@ -1,0 +1,313 @@
+use crate::proto::{SendOperation, SendRequest, Upcoming};
+
+/// Path by which the next part of a request reaches the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transfer {
+    /// The sender's thread reads or writes the target's memory.
+    OneSided,
+    /// The sender's thread copies the bytes and takes the receive of a queue pair of this process.
+    TwoSided,
+    /// The sender's thread writes the bytes to the target's memory. The ring's slot has their number.
+    Written,
+    /// The bytes are in the ring's slot.
+    Slot,
+    /// The bytes are in chunks of the ring.
+    Chunks,
+    /// The ring's slot has the addresses of the bytes, which the receiver copies.
+    Descriptor,
+    /// Packets have the bytes.
+    Packets,
+}
+
+/// Location of a peer, as far as is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// In this process.
+    SameProcess,
+    /// In a process of the host that shares memory with this one.
+    SameHost,
+    /// Anywhere, or the two are not known to be connected.
+    #[default]
+    Elsewhere,
+}
+
+/// Properties of a request that decide on its path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    pub(crate) kind: Kind,
+    /// Bytes of the message.
+    pub(crate) length: u32,
+    /// Set if the bytes are in registered memory, not in the request.
+    pub(crate) is_gathered: bool,
+    /// Set if the peer can map the memory of the bytes. Needed where [`depends_on_memory`] returns `true`.
+    pub(crate) is_mappable: bool,
+    /// Set if a part of the message has gone.
+    pub(crate) is_begun: bool,
+    /// Set if requests before this one are not acknowledged.
+    pub(crate) is_behind_others: bool,
+    /// Set if a packet must tell the peer of earlier one-sided work first.
+    pub(crate) is_gap_untold: bool,
+    /// Set if the peer acknowledges messages.
+    pub(crate) is_reliable: bool,
+    /// Set if the peer could not copy the bytes of this message, or of several in a row.
+    pub(crate) is_declined: bool,
+}
+
+/// Kind of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A read, a write, or an atomic.
+    OneSided,
+    WriteWithImmediate,
+    Send,
+    SendWithInvalidate,
+    Datagram,
+    /// A request of an XRC queue pair, whose memory is known from request to request, or work that needs no peer.
+    Other,
+}
+
+/// Number of bytes of a message that fit into a slot of the ring.
+pub(crate) const SHORT: usize = 32;
+
+/// Length of the shortest message that goes by a descriptor: the ring takes less time for a shorter one than a copy by the
+/// kernel.
+pub(crate) const OFFERED: u32 = 32 << 10;
+
+/// Length of the shortest message that goes by a descriptor where the peer can map the memory of the bytes.
+pub(crate) const OFFERED_MAPPED: u32 = 512;
+
+/// Bytes of the largest part of a message that goes by chunks of the ring. A ring has room for 32 of these.
+pub(crate) const PART_CHUNKS: u32 = 16 << 10;
+
+/// Bytes of the largest part of a message that goes by a descriptor, where the kernel copies: a call takes more than a
+/// microsecond beside the copy. The other queue pairs of the receiver wait for the copy of a part.
+pub(crate) const PART: u32 = 256 << 10;
+
+/// Bytes of the largest part of a message that goes by a descriptor, where the peer can map the memory of the bytes.
+pub(crate) const PART_MAPPED: u32 = 64 << 10;
+
+/// Chooses the path of a request, or of the rest of one. The only place where this is decided.
+///
+/// | work | peer in this process | peer in another process of the host | else | why |
+/// |---|---|---|---|---|
+/// | read, write, atomic | one-sided | one-sided, if nothing before it is on the way | packets | no thread of the peer is needed; but on the way may be what must be executed before |
+/// | write with immediate data, 32 KiB or more | two-sided | written, if nothing before it is on the way | packets | one copy, then the peer takes a receive |
+/// | the same, shorter | two-sided | packets through the ring | packets | the ring takes less time than a call of the kernel |
+/// | send of at most 32 bytes | two-sided | slot | packets | the bytes are in the cache line that tells of them |
+/// | any other send | two-sided | chunks | packets | two copies cost less than a call of the kernel |
+/// | send of 32 KiB or more; of 512 bytes or more from memory that the peer can map | two-sided | descriptor | packets | one copy, by the side that polls |
+/// | datagram | two-sided | packets through the ring | packets | datagrams are short |
+///
+/// A send whose bytes the peer could not copy goes by chunks. Packets carry also: everything of XRC, messages of unreliable
+/// connections between processes, a write whose bytes could not be written, and what follows packets that are not acknowledged,
+/// where it must not overtake them.
+#[inline]
+pub(crate) fn choose(work: &Work, peer: Peer) -> Transfer {
+    match peer {
+        Peer::Elsewhere => Transfer::Packets,
+        Peer::SameProcess if work.is_behind_others => Transfer::Packets,
+        Peer::SameProcess => match work.kind {
+            Kind::OneSided => Transfer::OneSided,
+            Kind::WriteWithImmediate | Kind::Send | Kind::SendWithInvalidate | Kind::Datagram => {
+                Transfer::TwoSided
+            }
+            Kind::Other => Transfer::Packets,
+        },
+        Peer::SameHost => match work.kind {
+            Kind::OneSided if !work.is_behind_others && !work.is_begun => Transfer::OneSided,
+            _ if !work.is_reliable => Transfer::Packets,
+            Kind::WriteWithImmediate if is_written(work) => tell_first(work, Transfer::Written),
+            Kind::Send if work.length as usize <= SHORT => tell_first(work, Transfer::Slot),
+            Kind::Send | Kind::SendWithInvalidate if is_offered(work) => {
+                tell_first(work, Transfer::Descriptor)
+            }
+            Kind::Send | Kind::SendWithInvalidate => tell_first(work, Transfer::Chunks),
+            _ => Transfer::Packets,
+        },
+    }
+}
+
+/// Returns whether the path of a request, or the size of its parts, depends on the kind of its memory.
+#[inline]
+pub(crate) fn depends_on_memory(kind: Kind, length: u32) -> bool {
+    let is_part = (OFFERED..=PART_MAPPED).contains(&length);
+    length >= OFFERED_MAPPED && !is_part && matches!(kind, Kind::Send | Kind::SendWithInvalidate)
+}
+
+#[inline]
+fn is_offered(work: &Work) -> bool {
+    let is_long = work.length >= OFFERED || work.is_mappable && work.length >= OFFERED_MAPPED;
+    is_long && work.is_gathered && !work.is_declined
+}
+
+#[inline]
+fn is_written(work: &Work) -> bool {
+    work.length >= OFFERED && !work.is_begun && !work.is_declined
+}
+
+#[inline]
+fn tell_first(work: &Work, transfer: Transfer) -> Transfer {
+    if work.is_gap_untold {
+        Transfer::Packets
+    } else {
+        transfer
+    }
+}
+
+impl Transfer {
+    /// Returns whether packets must not carry the part.
+    pub(crate) fn excludes_packets(self) -> bool {
+        matches!(self, Self::Chunks | Self::Descriptor | Self::Written)
+    }
+}
+
+impl Work {
+    /// Returns the properties of a request of a reliable connection that is posted behind requests that have all gone.
+    #[inline]
+    pub(crate) fn posted(kind: Kind, length: u32, is_mappable: bool) -> Self {
+        Self {
+            kind,
+            length,
+            is_gathered: true,
+            is_mappable,
+            is_begun: false,
+            is_behind_others: false,
+            is_gap_untold: false,
+            is_reliable: true,
+            is_declined: false,
+        }
+    }
+
+    /// Returns the properties of the request whose next part begins at `upcoming`.
+    pub(crate) fn of(request: &SendRequest, upcoming: &Upcoming) -> Self {
+        Self {
+            kind: Kind::of(request),
+            length: request.length,
+            is_gathered: matches!(request.payload, crate::proto::Payload::Gathered(_)),
+            is_mappable: upcoming.is_mappable,
+            is_begun: upcoming.packet > 0,
+            is_behind_others: !upcoming.is_oldest || upcoming.on_the_way > 0,
+            is_gap_untold: upcoming.is_gap_untold,
+            is_reliable: upcoming.is_reliable,
+            is_declined: upcoming.is_declined,
+        }
+    }
+}
+
+impl Kind {
+    /// Returns the kind of a request.
+    pub(crate) fn of(request: &SendRequest) -> Self {
+        if request.xrc_srq.is_some() {
+            return Self::Other;
+        }
+        match request.operation {
+            SendOperation::Write {
+                immediate: None, ..
+            }
+            | SendOperation::Read { .. }
+            | SendOperation::CompareSwap { .. }
+            | SendOperation::FetchAdd { .. } => Self::OneSided,
+            SendOperation::Write { .. } => Self::WriteWithImmediate,
+            SendOperation::Send {
+                invalidate: None, ..
+            } => Self::Send,
+            SendOperation::Send { .. } => Self::SendWithInvalidate,
+            SendOperation::Datagram { .. } => Self::Datagram,
+            SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => Self::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEND: Work = Work {
+        kind: Kind::Send,
+        length: 8,
+        is_gathered: true,
+        is_mappable: false,
+        is_begun: false,
+        is_behind_others: false,
+        is_gap_untold: false,
+        is_reliable: true,
+        is_declined: false,
+    };
+
+    #[test]
+    fn every_row_of_the_table_holds() {
+        use Kind as K;
+        use Transfer as T;
+        let send = |length, is_mappable| Work {
+            length,
+            is_mappable,
+            ..SEND
+        };
+        let of = |kind, length| Work {
+            kind,
+            ..send(length, false)
+        };
+        for (work, same_process, same_host) in [
+            (of(K::OneSided, 8), T::OneSided, T::OneSided),
+            (of(K::OneSided, 1 << 20), T::OneSided, T::OneSided),
+            (of(K::WriteWithImmediate, OFFERED), T::TwoSided, T::Written),
+            (
+                of(K::WriteWithImmediate, OFFERED - 1),
+                T::TwoSided,
+                T::Packets,
+            ),
+            (send(32, false), T::TwoSided, T::Slot),
+            (send(33, true), T::TwoSided, T::Chunks),
+            (send(OFFERED_MAPPED, true), T::TwoSided, T::Descriptor),
+            (send(OFFERED_MAPPED, false), T::TwoSided, T::Chunks),
+            (send(OFFERED - 1, false), T::TwoSided, T::Chunks),
+            (send(OFFERED, false), T::TwoSided, T::Descriptor),
+            (of(K::SendWithInvalidate, 8), T::TwoSided, T::Chunks),
+            (
+                of(K::SendWithInvalidate, OFFERED),
+                T::TwoSided,
+                T::Descriptor,
+            ),
+            (of(K::Datagram, 8), T::TwoSided, T::Packets),
+            (of(K::Other, OFFERED), T::Packets, T::Packets),
+        ] {
+            assert_eq!(choose(&work, Peer::SameProcess), same_process, "{work:?}");
+            assert_eq!(choose(&work, Peer::SameHost), same_host, "{work:?}");
+            assert_eq!(choose(&work, Peer::Elsewhere), T::Packets, "{work:?}");
+            let declined = Work {
+                is_declined: true,
+                ..work
+            };
+            // Work that needs no copy by the peer goes on as before.
+            let expected = match same_host {
+                T::Descriptor => T::Chunks,
+                T::Written => T::Packets,
+                other => other,
+            };
+            assert_eq!(choose(&declined, Peer::SameHost), expected, "{work:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_overtakes_what_is_on_the_way() {
+        for (kind, length, expected) in [
+            (Kind::OneSided, 8, Transfer::Packets),
+            (Kind::Send, 8, Transfer::Slot),
+            (Kind::Send, OFFERED, Transfer::Descriptor),
+        ] {
+            let work = Work {
+                kind,
+                length,
+                is_behind_others: true,
+                ..SEND
+            };
+            assert_eq!(choose(&work, Peer::SameHost), expected);
+            assert_eq!(choose(&work, Peer::SameProcess), Transfer::Packets);
+            let untold = Work {
+                is_gap_untold: true,
+                ..work
+            };
+            assert_eq!(choose(&untold, Peer::SameHost), Transfer::Packets);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Parts of messages for a queue pair of the same process: the sender's thread copies the bytes and keeps the books of both.
+//!
+//! Where the two do not agree on what comes next, or something speaks against a request, packets carry the part: they find
+//! out why.
+
+use std::ops::Range;
+
+use super::Transfer;
+use super::choice::Kind as WorkKind;
+use super::one_sided::{Atomic, OneSided, Reach, Undone};
+use super::two_sided::Local;
+use crate::proto::{
+    AccessFlags, CompletionStatus, Data, Host, Incoming, Kind, Memory, Misplaced, NotTaken,
+    Outcome, Part, Place, QueuePair, Remote, Segment, SendOperation, Source, Upcoming,
+};
+
+/// Maximum number of bytes of a part: other threads do not get at the two queue pairs meanwhile.
+const MAX_PART: u32 = 64 << 10;
+
+/// Returns the next part of a queue pair, of a size that [`carry`] takes.
+pub(crate) fn next_part<'a>(queue_pair: &'a QueuePair, upcoming: &Upcoming) -> Option<Part<'a>> {
+    let request = queue_pair.next_request()?;
+    let largest = MAX_PART / queue_pair.mtu();
+    let left = upcoming.packets - upcoming.packet;
+    // Only the last packet of a write with immediate data waits for a receive.
+    let takes_receive = WorkKind::of(request) == WorkKind::WriteWithImmediate;
+    let packets = if takes_receive && left > 1 {
+        largest.min(left - 1)
+    } else {
+        largest
+    };
+    queue_pair.part(upcoming, packets)
+}
+
+/// Carries a part of a connection to `peer`, which is connected to the sender. `host` is the peer's.
+pub(crate) fn carry<H: Host>(
+    part: &Part<'_>,
+    transfer: Transfer,
+    peer: &mut QueuePair,
+    host: &mut H,
+    sender: &H,
+) -> Outcome {
+    if !peer.expects(part) {
+        return Outcome::Left;
+    }
+    let is_send = OneSided::of(part.request).is_none();
+    // The rights to all bytes are checked before the first part. A write that is not allowed takes no receive.
+    let is_checked = match transfer {
+        Transfer::OneSided => part.starts && !part.ends,
+        Transfer::TwoSided => !is_send && (part.starts || part.ends),
+        Transfer::Slot
+        | Transfer::Chunks
+        | Transfer::Descriptor
+        | Transfer::Written
+        | Transfer::Packets => {
+            return Outcome::Left;
+        }
+    };
+    if is_checked && !may_go(part, rights(peer), host, sender) {
+        return Outcome::Left;
+    }
+    match transfer {
+        Transfer::TwoSided if is_send => take(part, Kind::Send, peer, host, sender),
+        Transfer::TwoSided if part.ends => take(part, Kind::Written, peer, host, sender),
+        _ => execute(part, peer, host, sender),
+    }
+}
+
+/// Executes a part of a read or a write, or an atomic, and notes it at the peer.
+fn execute<H: Host>(part: &Part<'_>, peer: &mut QueuePair, host: &mut H, sender: &H) -> Outcome {
+    match copy(part, rights(peer), host, sender) {
+        Ok(()) => {
+            peer.executed(part, host);
+            Outcome::Executed
+        }
+        Err(Undone::Left) => Outcome::Left,
+        Err(Undone::Lost) => {
+            peer.executed(part, host);
+            Outcome::Failed(CompletionStatus::LocalProtection)
+        }
+    }
+}
+
+/// Executes a part of a read or a write, or an atomic.
+fn copy<H: Memory>(
+    part: &Part<'_>,
+    access: AccessFlags,
+    host: &H,
+    sender: &H,
+) -> Result<(), Undone> {
+    let work = OneSided::of(part.request).ok_or(Undone::Left)?;
+    let mut both = Both {
+        access,
+        sender,
+        peer: host,
+    };
+    work.execute(part.offset..part.offset + part.length, &mut both)
+}
+
+/// Returns the rights of the sender at its peer.
+fn rights(peer: &QueuePair) -> AccessFlags {
+    let attributes = peer.attributes();
+    let mut access = attributes.access;
+    if attributes.max_accepted == 0 {
+        access -= AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+    }
+    access
+}
+
+/// The bytes of a write with immediate data, which go to the memory that the write names.
+struct Write<'a, H> {
+    part: &'a Part<'a>,
+    access: AccessFlags,
+    sender: &'a H,
+}
+
+impl<H: Memory> Source<H> for Write<'_, H> {
+    fn copy(&mut self, _: &[Segment], _: u32, host: &H) -> Result<(), Misplaced> {
+        let copied = copy(self.part, self.access, host, self.sender);
+        copied.map_err(|_| Misplaced::There)
+    }
+}
+
+/// Has the peer take a part of a message.
+fn take<H: Host>(
+    part: &Part<'_>,
+    kind: Kind,
+    peer: &mut QueuePair,
+    host: &mut H,
+    sender: &H,
+) -> Outcome {
+    let (immediate, invalidated) = match part.request.operation {
+        SendOperation::Send {
+            immediate,
+            invalidate,
+        } => (immediate, invalidate),
+        SendOperation::Write { immediate, .. } => (immediate, None),
+        _ => return Outcome::Left,
+    };
+    let incoming = Incoming {
+        sequence: part.sequence,
+        kind,
+        length: part.length,
+        starts: part.starts,
+        ends: part.ends,
+        immediate: immediate.filter(|_| part.ends),
+        invalidated: invalidated.filter(|_| part.ends),
+        solicited: part.request.solicited,
+    };
+    let taken = match kind {
+        Kind::Send => {
+            let mut source = Local {
+                data: part.request.payload.data(),
+                offset: part.offset,
+                length: part.length,
+                sender,
+            };
+            peer.take_part(&incoming, &mut source, host)
+        }
+        Kind::Written => {
+            let mut source = Write {
+                part,
+                access: rights(peer),
+                sender,
+            };
+            peer.take_part(&incoming, &mut source, host)
+        }
+    };
+    match taken {
+        Ok(()) => Outcome::Executed,
+        // A message that fails in any case does not wait for a receive.
+        Err(NotTaken::NotReady { .. }) if !may_go(part, rights(peer), host, sender) => {
+            Outcome::Left
+        }
+        Err(NotTaken::NotReady { timer }) => Outcome::NotReady { timer },
+        Err(NotTaken::Later { again }) => Outcome::Later { again },
+        Err(NotTaken::Left) => Outcome::Left,
+    }
+}
+
+/// Returns whether the bytes of a send or a write can be read, and the peer's memory may be used by all of a write or a read.
+fn may_go<H: Memory>(part: &Part<'_>, access: AccessFlags, host: &H, sender: &H) -> bool {
+    let request = part.request;
+    let (right, remote) = match request.operation {
+        SendOperation::Write { remote, .. } => (AccessFlags::REMOTE_WRITE, Some(remote)),
+        SendOperation::Read { remote } => (AccessFlags::REMOTE_READ, Some(remote)),
+        _ => (AccessFlags::empty(), None),
+    };
+    let is_readable = match request.payload.data() {
+        Data::Gathered(list) if part.length > 0 && right != AccessFlags::REMOTE_READ => {
+            sender.check_local(list, part.offset, part.length).is_ok()
+        }
+        _ => true,
+    };
+    let is_allowed = remote.is_none_or(|Remote { address, key }| {
+        host.check_remote(key, address, request.length, right)
+            .is_ok()
+    });
+    is_readable && access.contains(right) && is_allowed
+}
+
+/// The memory of two queue pairs of this process.
+struct Both<'a, H> {
+    /// Rights of the sender at the peer.
+    access: AccessFlags,
+    sender: &'a H,
+    peer: &'a H,
+}
+
+impl<H: Memory> Reach for Both<'_, H> {
+    fn put(&mut self, from: Data<'_>, range: Range<u32>, to: Remote) -> Option<()> {
+        if !self.access.contains(AccessFlags::REMOTE_WRITE) {
+            return None;
+        }
+        let length = range.len() as u32;
+        if length == 0 {
+            return Some(());
+        }
+        let place = Place::Remote(to);
+        let carried = (self.sender).carry(from, range.start, length, self.peer, place);
+        carried.ok()
+    }
+
+    fn get(&mut self, to: Data<'_>, range: Range<u32>, from: Remote) -> Option<()> {
+        let Data::Gathered(list) = to else {
+            return None;
+        };
+        if !self.access.contains(AccessFlags::REMOTE_READ) {
+            return None;
+        }
+        let length = range.len() as u32;
+        if length == 0 {
+            return Some(());
+        }
+        let fetched = (self.sender).fetch(list, range.start, length, self.peer, from);
+        fetched.ok()
+    }
+
+    fn atomic(&mut self, at: Remote, atomic: Atomic, result: &[Segment]) -> Result<(), Undone> {
+        if !self.access.contains(AccessFlags::REMOTE_ATOMIC) {
+            return Err(Undone::Left);
+        }
+        let Remote { address, key } = at;
+        let before = match atomic {
+            Atomic::CompareSwap { compare, swap } => {
+                self.peer.compare_swap(key, address, compare, swap)
+            }
+            Atomic::FetchAdd { add } => self.peer.fetch_add(key, address, add),
+        };
+        let before = before.map_err(|_| Undone::Left)?;
+        let stored = (self.sender).scatter(result, 0, &before.to_ne_bytes());
+        stored.map_err(|_| Undone::Lost)
+    }
+}

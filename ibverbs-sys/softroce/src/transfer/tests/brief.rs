@@ -1,0 +1,358 @@
+use crate::proto::testing::{Machine, Node, Pair, pattern, request, send};
+use crate::proto::{
+    CompletionStatus as S, Counter, Data, Memory, Misplaced, Posted, Prospect, Remote, Segment,
+    SendOperation, Service, State, Time,
+};
+use crate::same_host::brief::{decode, encode};
+use crate::transfer::{self, Brief, Form, Peer, PeerMemory, Portion, SHORT, Unsent};
+
+pub(super) const RC: Service = Service::ReliableConnection;
+
+/// Two that are connected.
+pub(super) fn two() -> (Node, Node) {
+    let mut pair = Pair::new(RC);
+    (pair.a.machine.peer, pair.b.machine.peer) = (Peer::SameHost, Peer::SameHost);
+    (pair.a, pair.b)
+}
+
+/// A brief, as it is on its way.
+#[derive(Debug, PartialEq)]
+pub(super) struct Said {
+    words: [u64; 7],
+    /// Bytes in the chunks of the ring.
+    chunks: Vec<u8>,
+}
+
+impl Said {
+    pub(super) fn of(brief: &Brief<'_>, chunks: Vec<u8>) -> Self {
+        let words = encode(brief);
+        Self { words, chunks }
+    }
+
+    fn has_chunks(&self) -> bool {
+        self.with(|brief| matches!(brief.message, Some(message) if matches!(message.form, Form::Chunks(_))))
+    }
+
+    /// Returns whether the message is described, not sent.
+    pub(super) fn is_offer(&self) -> bool {
+        self.with(|brief| matches!(brief.message, Some(message) if matches!(message.form, Form::Fetch(_))))
+    }
+
+    pub(super) fn chunks(&self) -> Chunks<'_> {
+        Chunks(&self.chunks)
+    }
+
+    pub(super) fn with<T>(&self, look: impl FnOnce(&Brief<'_>) -> T) -> T {
+        let mut room = [0; SHORT];
+        look(&decode(&self.words, &mut room).unwrap())
+    }
+
+    /// The same, changed.
+    fn but(&self, change: impl FnOnce(&mut Brief<'_>)) -> Self {
+        self.with(|brief| {
+            let mut changed = *brief;
+            change(&mut changed);
+            Self::of(&changed, self.chunks.clone())
+        })
+    }
+
+    /// The message.
+    fn payload(&self) -> Option<Vec<u8>> {
+        self.with(|brief| brief.message.map(|message| message.payload.to_vec()))
+    }
+
+    fn acknowledges(&self) -> bool {
+        self.with(|brief| brief.acknowledged.is_some())
+    }
+}
+
+/// Bytes in the chunks of the ring.
+pub(super) struct Chunks<'a>(&'a [u8]);
+
+impl PeerMemory<Machine> for Chunks<'_> {
+    fn take(
+        &mut self,
+        length: u32,
+        to: &[Segment],
+        offset: u32,
+        host: &Machine,
+    ) -> Result<(), Misplaced> {
+        let bytes = &self.0[..length as usize];
+        (host.scatter(to, offset, bytes)).map_err(|_| Misplaced::Here)
+    }
+}
+
+/// Returns the next brief of a node.
+pub(super) fn poll(node: &mut Node, peer: &mut impl PeerMemory<Machine>) -> Option<Said> {
+    let (queue_pair, host) = (&mut node.queue_pair, &mut node.machine);
+    let mut said = None;
+    transfer::brief::poll(
+        queue_pair,
+        Time::default,
+        host,
+        peer,
+        |brief, portion, host| {
+            let mut chunks = vec![0; portion.map_or(0, |portion| portion.length as usize)];
+            if let Some(Portion { data, offset, .. }) = portion {
+                let read = match data {
+                    Data::Gathered(list) => host.gather(list, offset, &mut chunks),
+                    Data::Inline(bytes) => {
+                        let bytes = &bytes[offset as usize..][..chunks.len()];
+                        chunks.copy_from_slice(bytes);
+                        Ok(())
+                    }
+                };
+                read.map_err(|_| Unsent::Unreadable)?;
+            }
+            said = Some(Said::of(brief, chunks));
+            Ok(())
+        },
+    );
+    said
+}
+
+pub(super) fn brief(node: &mut Node) -> Option<Said> {
+    poll(node, &mut ())
+}
+
+pub(super) fn hear(node: &mut Node, said: &Said) {
+    said.with(|brief| {
+        let (queue_pair, host) = (&mut node.queue_pair, &mut node.machine);
+        let mut chunks = said.chunks();
+        transfer::brief::receive(queue_pair, Time::default, brief, host, &mut chunks);
+    });
+}
+
+/// One says something in a brief that the other hears.
+fn say(from: &mut Node, to: &mut Node) -> Said {
+    let said = brief(from).unwrap();
+    hear(to, &said);
+    said
+}
+
+#[test]
+fn an_acknowledgement_goes_with_the_answer() {
+    let (mut a, mut b) = two();
+    let key = b.machine.post_receive(7, 64);
+    a.machine.post_receive(8, 64);
+    a.post_send(1, pattern(SHORT));
+    let asked = say(&mut a, &mut b);
+    assert_eq!((asked.acknowledges(), brief(&mut a)), (false, None));
+    assert_eq!(b.machine.receive_ends(), [(7, S::Success)]);
+    assert_eq!(b.machine.bytes(key)[..SHORT], pattern(SHORT));
+    assert_eq!(b.queue_pair.prospect(), Prospect::Acknowledgement);
+    b.post_send(2, vec![5]);
+    let answered = say(&mut b, &mut a);
+    assert_eq!(answered.payload(), Some(vec![5]));
+    assert_eq!(b.queue_pair.prospect(), Prospect::Nothing);
+    assert_eq!(a.machine.ends(), [(1, S::Success)]);
+    assert_eq!(a.machine.receive_ends(), [(8, S::Success)]);
+    // There is nothing more to say but that.
+    say(&mut a, &mut b);
+    assert_eq!(b.machine.ends(), [(2, S::Success)]);
+    assert_eq!((brief(&mut a), brief(&mut b)), (None, None));
+}
+
+#[test]
+fn what_does_not_fit_into_a_slot_goes_by_chunks_or_packets_and_in_its_place() {
+    let (mut a, mut b) = two();
+    for id in 0..5 {
+        b.machine.post_receive(id, 64);
+    }
+    let key = a.machine.register(pattern(64));
+    let invalidates = SendOperation::Send {
+        immediate: None,
+        invalidate: Some(b.machine.register(vec![0; 8])),
+    };
+    a.post_send(0, vec![0; 3]);
+    a.post_send(1, vec![1; SHORT + 1]);
+    let list = [a.machine.segment(key, 0, 8)];
+    a.post(request(2, invalidates, &list));
+    let place = b.machine.register(vec![0; 8]);
+    let place = b.machine.segment(place, 0, 8);
+    let (address, key) = (place.address, place.key);
+    let writes = SendOperation::Write {
+        remote: Remote { address, key },
+        immediate: Some([0; 4]),
+    };
+    a.post(request(3, writes, &list));
+    a.post_send(4, Vec::new());
+    let now = Time::default();
+    let mut ways = Vec::new();
+    loop {
+        if let Some(brief) = brief(&mut a) {
+            ways.push(if brief.has_chunks() { "chunks" } else { "slot" });
+            hear(&mut b, &brief);
+        } else if let Some(packet) = a.transmit(now) {
+            ways.push("packet");
+            b.receive(now, &packet);
+        } else {
+            break;
+        }
+    }
+    assert_eq!(ways, ["slot", "chunks", "chunks", "packet", "slot"]);
+    let all = [0, 1, 2, 3, 4].map(|id| (id, S::Success));
+    assert_eq!(b.machine.receive_ends(), all);
+    say(&mut b, &mut a);
+    assert_eq!(a.machine.ends(), all);
+}
+
+#[test]
+fn without_a_receive_it_goes_again() {
+    let (mut a, mut b) = two();
+    a.queue_pair.attributes_mut().rnr_retry = 7;
+    a.post_send(1, vec![9; 8]);
+    say(&mut a, &mut b);
+    assert_eq!(b.queue_pair.prospect(), Prospect::Urgent);
+    assert_eq!(brief(&mut b), None);
+    let now = Time::default();
+    let refusal = b.transmit(now).unwrap();
+    a.receive(now, &refusal);
+    assert_eq!(a.machine.counted(Counter::ReceivedRnr), 1);
+    assert_eq!(brief(&mut a), None);
+    b.machine.post_receive(5, 8);
+    let again = a.queue_pair.next_timeout().unwrap();
+    a.queue_pair.handle_timeout(again, &mut a.machine);
+    // It is a packet's turn where the time has to be looked at.
+    let packet = a.transmit(again).unwrap();
+    b.receive(again, &packet);
+    say(&mut b, &mut a);
+    assert_eq!(a.machine.ends(), [(1, S::Success)]);
+    assert_eq!(b.machine.receive_ends(), [(5, S::Success)]);
+}
+
+#[test]
+fn a_message_that_is_lost_while_posted_goes_again_after_two_timeouts_at_most() {
+    let (mut a, mut b) = two();
+    b.machine.post_receive(5, 8);
+    let message = Posted {
+        id: 1,
+        immediate: None,
+        remote: None,
+        signaled: true,
+        solicited: false,
+    };
+    let (bytes, mut room) = ([9; 8], [0; SHORT]);
+    let (data, content) = (
+        Data::Inline(&bytes),
+        transfer::brief::Content::Bytes(&bytes),
+    );
+    let queue_pair = &mut a.queue_pair;
+    transfer::brief::posted(queue_pair, &message, data, content, &mut room);
+    transfer::brief::sent(queue_pair, &message, data, content);
+    assert!(queue_pair.is_unarmed());
+    assert_eq!(queue_pair.next_timeout(), None);
+    let timeout = queue_pair.attributes().ack_timeout.unwrap();
+    // The timer of an earlier message calls.
+    let first = Time::default() + timeout;
+    queue_pair.handle_timeout(first, &mut a.machine);
+    assert_eq!(a.transmit(first), None);
+    let second = a.queue_pair.next_timeout().unwrap();
+    assert_eq!(second, first + timeout);
+    a.queue_pair.handle_timeout(second, &mut a.machine);
+    let packet = a.transmit(second).unwrap();
+    b.receive(second, &packet);
+    say(&mut b, &mut a);
+    assert_eq!(a.machine.ends(), [(1, S::Success)]);
+    assert_eq!(b.machine.receive_ends(), [(5, S::Success)]);
+}
+
+#[test]
+fn a_gap_is_told_and_what_came_before_is_not_taken_twice() {
+    let (mut a, mut b) = two();
+    b.machine.post_receive(0, 8);
+    b.machine.post_receive(1, 8);
+    a.post_send(0, vec![0; 8]);
+    a.post_send(1, vec![1; 8]);
+    let (first, second) = (brief(&mut a).unwrap(), brief(&mut a).unwrap());
+    hear(&mut b, &second);
+    assert_eq!(b.machine.counted(Counter::OutOfSequenceRequest), 1);
+    assert_eq!(b.queue_pair.prospect(), Prospect::Urgent);
+    hear(&mut b, &first);
+    hear(&mut b, &first);
+    assert_eq!(b.machine.counted(Counter::DuplicateRequest), 1);
+    assert_eq!(b.machine.receive_ends(), [(0, S::Success)]);
+}
+
+#[test]
+fn what_is_for_others_is_not_taken() {
+    let (mut a, mut b) = two();
+    b.machine.post_receive(0, 8);
+    a.post_send(0, vec![0; 8]);
+    let right = brief(&mut a).unwrap();
+    let wrong = [
+        right.but(|brief| brief.destination += 1),
+        right.but(|brief| brief.partition_key = 0x8001),
+    ];
+    wrong.iter().for_each(|wrong| hear(&mut b, wrong));
+    for service in [
+        Service::UnreliableConnection,
+        Service::UnreliableDatagram,
+        Service::XrcTarget,
+    ] {
+        let mut other = Node::ready_to_send(2, service);
+        other.machine.post_receive(0, 8);
+        hear(&mut other, &right);
+        assert_eq!(other.machine.counted(Counter::Unaddressed), 1);
+        assert_eq!(other.machine.receive_ends(), []);
+    }
+    assert_eq!(b.machine.counted(Counter::Unaddressed), 1);
+    assert_eq!(b.machine.counted(Counter::ReceiveDropped), 1);
+    assert_eq!(b.queue_pair.prospect(), Prospect::Nothing);
+    b.enter(State::Error);
+    hear(&mut b, &right);
+    assert_eq!(b.machine.counted(Counter::Unaddressed), 2);
+    assert_eq!(b.machine.receive_ends(), [(0, S::Flushed)]);
+}
+
+#[test]
+fn who_fails_has_acknowledged_before() {
+    let (mut a, mut b) = two();
+    b.machine.post_receive(0, 8);
+    a.post_send(0, vec![0; 8]);
+    say(&mut a, &mut b);
+    let key = b.machine.register(vec![0; 8]);
+    let list = [b.machine.segment(key, 0, 8)];
+    b.machine.deregister(key);
+    b.post(request(1, send(), &list));
+    let last = say(&mut b, &mut a);
+    assert_eq!(last.payload(), None);
+    assert_eq!(b.machine.ends(), [(1, S::LocalProtection)]);
+    assert_eq!(a.machine.ends(), [(0, S::Success)]);
+}
+
+#[test]
+fn who_fails_by_what_is_acknowledged_takes_no_message() {
+    let (mut a, mut b) = two();
+    a.queue_pair.attributes_mut().retry_count = 0;
+    a.queue_pair.attributes_mut().shared_receive = true;
+    a.machine.post_receive(0, 8);
+    b.machine.post_receive(1, 8);
+    let there = b.machine.register(vec![0; 8]);
+    let here = a.machine.register(vec![0; 8]);
+    let remote = b.machine.remote(there, 0);
+    let list = [a.machine.segment(here, 0, 8)];
+    a.post(request(2, SendOperation::Read { remote }, &list));
+    a.post_send(3, vec![0; 8]);
+    let now = Time::default();
+    b.receive(now, &a.transmit(now).unwrap());
+    say(&mut a, &mut b);
+    // What was read does not come.
+    b.transmit(now).unwrap();
+    b.post_send(4, vec![0; 8]);
+    let answer = say(&mut b, &mut a);
+    assert!(answer.acknowledges() && answer.payload().is_some());
+    assert_eq!(a.machine.ends(), [(2, S::RetryExceeded), (3, S::Flushed)]);
+    assert_eq!(a.machine.receive_ends(), []);
+}
+
+#[test]
+fn a_window_goes_and_no_more() {
+    let (mut a, _) = two();
+    for id in 0..100 {
+        a.post(request(id, send(), &[]));
+    }
+    let count = std::iter::from_fn(|| brief(&mut a)).count();
+    assert!((1..100).contains(&count), "{count}");
+    assert_eq!(a.transmit(Time::default()), None);
+}

@@ -1,0 +1,3 @@
+mod brief;
+mod in_process;
+mod offers;

@@ -1,0 +1,106 @@
+//! Amounts of messages, as the counters tell them.
+
+use super::{Form, STRIDE, Short};
+use crate::wire::{Opcode, Transport};
+
+/// Amount of messages that went by one path in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Volume {
+    /// Messages whose last part went.
+    pub(crate) messages: u64,
+    /// Bytes of all parts.
+    pub(crate) bytes: u64,
+    /// Copies of the bytes of a part by this process, as far as their number is no constant of the path.
+    pub(crate) copies: u64,
+}
+
+impl Volume {
+    /// Adds a part of a message, whose bytes were copied this many times. Without bytes there is no copy.
+    #[inline]
+    pub(crate) fn add_part(&mut self, length: u32, ends: bool, copies: u64) {
+        self.messages += u64::from(ends);
+        self.bytes += u64::from(length);
+        if length > 0 {
+            self.copies += copies;
+        }
+    }
+
+    /// Adds a whole message whose bytes were read from the memory of the peer, or written to it.
+    #[inline]
+    pub(crate) fn add_one_sided(&mut self, length: u32) {
+        self.add_part(length, true, length.div_ceil(STRIDE).into());
+    }
+
+    /// Adds a packet with this number of bytes of a message. Of packets with responses only the bytes count, and of those that
+    /// are of this device alone nothing.
+    #[inline]
+    pub(crate) fn add_packet(&mut self, opcode: Opcode, length: usize) {
+        if opcode.transport != Transport::Manufacturer {
+            self.messages += u64::from(opcode.is_request() && opcode.ends_message());
+            self.bytes += length as u64;
+        }
+    }
+}
+
+/// Amounts of messages that were sent in briefs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    pub(crate) slot: Volume,
+    pub(crate) ring: Volume,
+    pub(crate) descriptor: Volume,
+    pub(crate) written: Volume,
+}
+
+impl Sent {
+    /// Adds the message of a brief.
+    pub(crate) fn add(&mut self, message: &Short<'_>) {
+        let length = message.length();
+        match message.form {
+            Form::Whole => self.slot.add_part(length, true, 0),
+            Form::Chunks(part) => self.ring.add_part(length, part.ends, 0),
+            Form::Fetch(part) => self.descriptor.add_part(length, part.ends, 0),
+            Form::Written => self.written.add_one_sided(length),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Operation;
+
+    #[test]
+    fn a_message_of_several_packets_is_one_message() {
+        let mut volume = Volume::default();
+        let of = |operation| Opcode::new(Transport::ReliableConnection, operation);
+        for (operation, length) in [
+            (Operation::SendFirst, 1024),
+            (Operation::SendMiddle, 1024),
+            (Operation::SendLast, 5),
+            (Operation::ReadRequest, 0),
+            (Operation::ReadResponseOnly, 7),
+            (Operation::Acknowledge, 0),
+            (Operation::AtomicAcknowledge, 0),
+            (Operation::FetchAdd, 0),
+        ] {
+            volume.add_packet(of(operation), length);
+        }
+        volume.add_packet(Opcode::SKIP, 0);
+        let expected = Volume {
+            messages: 3,
+            bytes: 2060,
+            copies: 0,
+        };
+        assert_eq!(volume, expected);
+    }
+
+    #[test]
+    fn one_sided_work_is_copied_once_per_stride_and_without_bytes_not_at_all() {
+        for (length, copies) in [(0, 0), (1, 1), (STRIDE, 1), (STRIDE + 1, 2)] {
+            let mut volume = Volume::default();
+            volume.add_one_sided(length);
+            assert_eq!((volume.messages, volume.copies), (1, copies), "{length}");
+            assert_eq!(volume.bytes, u64::from(length));
+        }
+    }
+}

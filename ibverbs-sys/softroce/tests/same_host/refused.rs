@@ -1,0 +1,109 @@
+//! A peer that the kernel does not let copy from and to the memory of other processes, as Yama and the filters of containers do.
+
+use std::{env, ptr};
+
+use ibverbs_sys::ibv_wc_status;
+use softroce::path::Way;
+
+use crate::count;
+use crate::fetched;
+use crate::node::Node;
+use crate::peer::{Peer, Role};
+
+/// Set in the environment of a peer that does not let others read its memory.
+pub(crate) const UNDUMPABLE: &str = "SOFTROCE_TEST_UNDUMPABLE";
+
+/// Set in the environment of a peer that may not copy.
+pub(crate) const VARIABLE: &str = "SOFTROCE_TEST_NO_COPIES";
+
+/// Number of messages.
+const MESSAGES: u64 = 120;
+
+/// Has the kernel refuse copies between processes to this process from now on, if the environment asks for it.
+pub(crate) fn forbid_copies_if_asked() {
+    if env::var_os(VARIABLE).is_none() {
+        return;
+    }
+    let instruction = |code: u32, k: u32, jt, jf| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let mut filter = [
+        // The number of the system call is the first word.
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        instruction(equal, libc::SYS_process_vm_readv as u32, 2, 0),
+        instruction(equal, libc::SYS_process_vm_writev as u32, 1, 0),
+        instruction(answer, libc::SECCOMP_RET_ALLOW, 0, 0),
+        instruction(answer, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the program is valid until the call returns; the kernel copies it.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_SET_MODE_FILTER;
+        assert_eq!(
+            libc::syscall(libc::SYS_seccomp, mode, 0, &raw const program),
+            0
+        );
+        let place = libc::iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 0,
+        };
+        let this = libc::getpid();
+        assert_eq!(
+            libc::process_vm_readv(this, &raw const place, 1, &raw const place, 1, 0),
+            -1
+        );
+    }
+    assert_eq!(
+        std::io::Error::last_os_error().raw_os_error(),
+        Some(libc::EPERM)
+    );
+}
+
+/// Has the kernel keep others from the memory of this process from now on, if the environment asks for it.
+pub(crate) fn forbid_dumps_if_asked() {
+    if env::var_os(UNDUMPABLE).is_some() {
+        // SAFETY: this has no pointers.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) }, 0);
+    }
+}
+
+/// Checks that a process that does not let others read its memory shares none of it, whichever side begins.
+pub(crate) fn a_peer_that_is_not_dumpable_shares_nothing() {
+    let (node, mut peer) = (Node::new(), Peer::start_undumpable(Role::Idle));
+    peer.meet(&node);
+    assert_eq!(node.way(), Some(Way::Udp));
+}
+
+pub(crate) fn messages_to_a_peer_that_may_not_copy_go_by_the_ring() {
+    let (node, mut peer) = (
+        Node::new(),
+        Peer::start_without_copies(Role::Takes { times: MESSAGES }),
+    );
+    peer.meet(&node);
+    assert_eq!(node.way(), Some(Way::Shared));
+    let before = count("ring_xmit_bytes");
+    peer.go();
+    let mut sent = 0;
+    for id in 0..MESSAGES {
+        fetched::post(&node, id, 0, Some(peer.card.memories));
+        sent += fetched::length(id) as u64;
+        let wc = node.complete();
+        assert_eq!((wc.status, wc.wr_id), (ibv_wc_status::IBV_WC_SUCCESS, id));
+    }
+    peer.done();
+    // Memory that the peer maps is copied by the peer, and writes by this process, which may.
+    let by_ring = count("ring_xmit_bytes") - before;
+    assert!(
+        by_ring > sent / 10,
+        "{by_ring} of {sent} bytes went by the ring"
+    );
+}

@@ -57,13 +57,16 @@
 
 mod builder;
 mod connection;
+mod device;
 mod error;
 mod handshake;
 mod listener;
 mod memory;
 mod rdma;
+mod shard;
 
 pub use builder::{CompletionMode, RdmaBuilder};
+pub use device::RdmaDevice;
 pub use error::{Error, Result};
 pub use listener::RdmaListener;
 pub use memory::{

@@ -4,14 +4,15 @@ use std::alloc::Layout;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rdma_core::{QueuePair, SendRequest};
+use rdma_core::QueuePair;
 use tokio::sync::oneshot;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Push, Work};
+use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 use crate::memory::{
     LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, RemoteMrReadAccess,
-    RemoteMrWriteAccess, claim_read, claim_write,
+    RemoteMrWriteAccess,
 };
 
 /// A connection to a peer.
@@ -35,7 +36,7 @@ use crate::memory::{
 pub struct Rdma {
     connection: Arc<Connection>,
     /// Takes the connection when this value is dropped.
-    driver: Option<oneshot::Sender<Arc<Connection>>>,
+    task: Option<oneshot::Sender<Arc<Connection>>>,
     local: SocketAddr,
     peer: SocketAddr,
 }
@@ -43,13 +44,13 @@ pub struct Rdma {
 impl Rdma {
     pub(crate) fn new(
         connection: Arc<Connection>,
-        driver: oneshot::Sender<Arc<Connection>>,
+        task: oneshot::Sender<Arc<Connection>>,
         local: SocketAddr,
         peer: SocketAddr,
     ) -> Self {
         Self {
             connection,
-            driver: Some(driver),
+            task: Some(task),
             local,
             peer,
         }
@@ -63,6 +64,11 @@ impl Rdma {
     /// The peer's TCP address.
     pub fn peer_address(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Returns the device of the connection.
+    pub fn device(&self) -> &RdmaDevice {
+        self.connection.device()
     }
 
     /// The queue pair underneath.
@@ -87,7 +93,7 @@ impl Rdma {
     /// [`Error::InvalidArgument`] for a size of 0, [`Error::Verbs`] if it cannot be registered.
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_local_mr(&self, layout: Layout) -> Result<LocalMr> {
-        self.connection.allocate(layout)
+        self.device().alloc_local_mr(layout)
     }
 
     /// Allocates registered memory that holds what its last use left: for who overwrites it anyway.
@@ -96,7 +102,7 @@ impl Rdma {
     ///
     /// As [`Self::alloc_local_mr`].
     pub fn alloc_local_mr_stale(&self, layout: Layout) -> Result<LocalMr> {
-        self.connection.allocate_stale(layout)
+        self.device().alloc_local_mr_stale(layout)
     }
 
     /// Has the peer allocate memory, zeroed, for this end to use.
@@ -128,9 +134,11 @@ impl Rdma {
         remote: &mut impl RemoteMrWriteAccess,
     ) -> Result<()> {
         fits(local.length(), remote)?;
-        let claim = claim_read(local)?;
-        let request = SendRequest::write((None, Some(claim.into())), remote.memory());
-        self.connection.perform(request).await.map(drop)
+        let push = Push::Write {
+            remote: remote.memory(),
+            immediate: None,
+        };
+        self.connection.write(local, push).await
     }
 
     /// Writes like [`Self::write`], and gives the peer a number that
@@ -148,10 +156,11 @@ impl Rdma {
         immediate: u32,
     ) -> Result<()> {
         fits(local.length(), remote)?;
-        let claim = claim_read(local)?;
-        let memory = (None, Some(claim.into()));
-        let request = SendRequest::write_with_immediate(memory, remote.memory(), immediate);
-        self.connection.write_with_immediate(request).await
+        let push = Push::Write {
+            remote: remote.memory(),
+            immediate: Some(immediate),
+        };
+        self.connection.write_and_tell(local, push).await
     }
 
     /// Waits for the peer's next write with a number, and returns the number.
@@ -177,9 +186,8 @@ impl Rdma {
         remote: &impl RemoteMrReadAccess,
     ) -> Result<()> {
         fits(local.length(), remote)?;
-        let claim = claim_write(local)?;
-        let request = SendRequest::read((None, Some(claim.into())), remote.memory());
-        self.connection.perform(request).await.map(drop)
+        let remote = remote.memory();
+        self.connection.read(local, Work::Read { remote }).await
     }
 
     /// Replaces the eight bytes of `remote` by `desired` if they are `expected`, at once, and returns
@@ -198,9 +206,12 @@ impl Rdma {
         desired: u64,
     ) -> Result<u64> {
         word(remote)?;
-        let target = remote.memory();
-        let request = |memory| SendRequest::compare_and_swap(memory, target, expected, desired);
-        self.connection.perform_atomic(request).await
+        let work = Work::CompareAndSwap {
+            remote: remote.memory(),
+            expected,
+            desired,
+        };
+        self.connection.perform_atomic(work).await
     }
 
     /// Adds to the eight bytes of `remote`, at once and wrapping, and returns what they were.
@@ -215,9 +226,10 @@ impl Rdma {
         add: u64,
     ) -> Result<u64> {
         word(remote)?;
-        let target = remote.memory();
-        let request = |memory| SendRequest::fetch_and_add(memory, target, add);
-        self.connection.perform_atomic(request).await
+        let remote = remote.memory();
+        self.connection
+            .perform_atomic(Work::FetchAndAdd { remote, add })
+            .await
     }
 
     /// Sends a message, of any length; the peer receives it as one. Resolves when it has arrived.
@@ -227,7 +239,7 @@ impl Rdma {
     /// [`Error::Refused`] if it is longer than the peer receives, and why the connection has ended.
     #[doc(alias = "IBV_WR_SEND")]
     pub async fn send(&self, message: &impl LocalMrReadAccess) -> Result<()> {
-        self.connection.send(claim_read(message)?, None).await
+        self.connection.send(message, None).await
     }
 
     /// Sends a message without waiting for it to arrive: resolves when the device has it. One too long
@@ -238,7 +250,7 @@ impl Rdma {
     ///
     /// As [`Self::send`].
     pub async fn post(&self, message: &impl LocalMrReadAccess) -> Result<()> {
-        self.connection.post_message(claim_read(message)?).await
+        self.connection.post_message(message).await
     }
 
     /// Sends a message with a number.
@@ -253,9 +265,7 @@ impl Rdma {
         message: &impl LocalMrReadAccess,
         immediate: u32,
     ) -> Result<()> {
-        self.connection
-            .send(claim_read(message)?, Some(immediate))
-            .await
+        self.connection.send(message, Some(immediate)).await
     }
 
     /// Waits for the peer's next message. Cancel-safe: a message is received or still to be received.
@@ -320,11 +330,11 @@ impl Rdma {
 }
 
 impl Drop for Rdma {
-    /// Hands the connection to its driver, which keeps it until the peer has the last messages. Where
-    /// the driver has ended with its runtime, it has seen to that already.
+    /// Hands the connection to its task, which keeps it until the peer has the last messages. Where
+    /// the task has ended with its runtime, it has seen to that already.
     fn drop(&mut self) {
-        if let Some(driver) = self.driver.take() {
-            drop(driver.send(Arc::clone(&self.connection)));
+        if let Some(task) = self.task.take() {
+            drop(task.send(Arc::clone(&self.connection)));
         }
     }
 }

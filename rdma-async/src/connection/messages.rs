@@ -1,17 +1,18 @@
 //! Messages: sending and receiving.
 
 use std::alloc::Layout;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use rdma_core::{Claim, LentMemory, Part, RemoteMemory, ReservedSlot, SendRequest};
+use rdma_core::{LentMemory, ReadClaim, RemoteMemory};
 
+use super::Connection;
 use super::credits::{CREDIT_RESERVE, Credit};
-use super::frame::{Credits, Frame, Kind, MAX_FRAME_LEN};
-use super::operation::Operation;
+use super::frame::{Credits, Frame, HEADER_LEN, Kind, MAX_FRAME_LEN};
 use super::replies::Reply;
-use super::{Connection, Memory};
+use super::send_state::{ATTENDED, Attendance, Departure, Refused};
+use super::work::{Push, Request, Work};
 use crate::error::{Error, Result};
-use crate::memory::LocalMr;
+use crate::memory::{LocalMr, LocalMrReadAccess, claim_read, claim_write};
 
 /// A message for the application.
 #[derive(Debug)]
@@ -33,92 +34,89 @@ pub(crate) enum Incoming {
     },
 }
 
+/// What follows the header of a message.
+#[derive(Debug)]
+pub(super) enum Payload<'a> {
+    Nothing,
+    /// Bytes that are copied when the message is accepted.
+    Copied(&'a [u8]),
+    /// Memory that the message keeps until it has arrived.
+    Claimed(ReadClaim),
+}
+
+/// Why a message was not accepted.
+#[derive(Debug)]
+pub(super) enum Unsent<'a> {
+    /// The send queue is full.
+    Full(Payload<'a>),
+    Failed(Error),
+}
+
 impl Connection {
-    /// Allocates local memory, zeroed.
-    pub(crate) fn allocate(&self, layout: Layout) -> Result<LocalMr> {
-        use crate::memory::LocalMrWriteAccess;
-
-        let mut region = self.allocate_stale(layout)?;
-        region.as_mut_slice().fill(0);
-        Ok(region)
-    }
-
-    /// Allocates local memory that still holds what its last use left.
-    pub(crate) fn allocate_stale(&self, layout: Layout) -> Result<LocalMr> {
-        if layout.size() == 0 {
-            return Err(Error::invalid(
-                "memory region",
-                "0 bytes cannot be registered",
-            ));
-        }
-        let (memory, lender) = self.pool().take(layout)?;
-        Ok(LocalMr::new(memory, 0..layout.size(), lender))
-    }
-
-    /// Sends the application's message.
+    /// Sends the application's message, and waits until it has arrived.
     pub(crate) async fn send(
         &self,
-        claim: rdma_core::ReadClaim,
+        message: &impl LocalMrReadAccess,
         immediate: Option<u32>,
     ) -> Result<()> {
-        if claim.len() > self.peer_payload {
-            return self.send_by_rendezvous(claim, immediate).await;
+        if message.length() > self.peer_payload {
+            return self.send_by_rendezvous(claim_read(message)?, immediate).await;
         }
-        let credit = self.data_credit().await?;
-        let operation = self
-            .send_frame(Kind::Data, Some(claim.into()), immediate)
-            .await?;
-        credit.spend();
-        operation.await?;
-        Ok(())
+        let number = self.begin_send(message, immediate, ATTENDED).await?;
+        self.operation(number, None).await.map(drop)
     }
 
     /// Sends the application's message; nobody waits for it to arrive.
-    pub(crate) async fn post_message(&self, claim: rdma_core::ReadClaim) -> Result<()> {
-        if claim.len() > self.peer_payload {
-            return self.send_by_rendezvous(claim, None).await;
+    pub(crate) async fn post_message(&self, message: &impl LocalMrReadAccess) -> Result<()> {
+        if message.length() > self.peer_payload {
+            return self.send_by_rendezvous(claim_read(message)?, None).await;
         }
+        // Its failure is the connection's.
+        let how = (Attendance::Nobody, Departure::WithTurn);
+        self.begin_send(message, None, how).await.map(drop)
+    }
+
+    /// Sends a message that fits into one piece.
+    async fn begin_send(
+        &self,
+        message: &impl LocalMrReadAccess,
+        immediate: Option<u32>,
+        how: (Attendance, Departure),
+    ) -> Result<u64> {
+        let payload = if HEADER_LEN + message.length() <= self.inline {
+            Payload::Copied(message.try_as_slice()?)
+        } else {
+            Payload::Claimed(claim_read(message)?)
+        };
         let credit = self.data_credit().await?;
-        let operation = self
-            .send_frame(Kind::Data, Some(claim.into()), None)
+        let number = self
+            .submit_frame_when_possible(Kind::Data, payload, immediate, how)
             .await?;
         credit.spend();
-        // It stays in flight; its failure is the connection's.
-        drop(operation);
-        Ok(())
+        Ok(number)
     }
 
     /// Has the peer read a message that is too long to send.
-    async fn send_by_rendezvous(
-        &self,
-        claim: rdma_core::ReadClaim,
-        immediate: Option<u32>,
-    ) -> Result<()> {
+    async fn send_by_rendezvous(&self, claim: ReadClaim, immediate: Option<u32>) -> Result<()> {
         let credit = self.data_credit().await?;
-        let slot = self.reserve_slot().await?;
-        // Without a wait from here to the posting: nothing to undo if the future is dropped.
-        let lent = match LentMemory::new(claim) {
-            Ok(lent) => lent,
-            Err(error) => {
-                self.cancel_slot(slot);
-                return Err(error.into());
-            }
-        };
+        let lent = LentMemory::new(claim)?;
         let memory = lent.remote();
         let mut question = self.replies.ask(Some(lent));
         let kind = Kind::Rendezvous {
             id: question.id,
             memory,
         };
-        let operation = match self.post_frame(slot, kind, None, immediate) {
-            Ok(operation) => operation,
-            Err(error) => {
-                question.withdraw();
-                return Err(error);
-            }
+        let number = {
+            // A message that the peer never hears of must not keep its memory.
+            let mut unsent = question.withdraw_unless_sent();
+            let submitted =
+                self.submit_frame_when_possible(kind, Payload::Nothing, immediate, ATTENDED);
+            let number = submitted.await?;
+            unsent.is_sent = true;
+            number
         };
         credit.spend();
-        operation.await?;
+        self.operation(number, None).await?;
         match question
             .answer()
             .await
@@ -135,17 +133,21 @@ impl Connection {
     /// Sends a message of the control class and waits until it has arrived.
     pub(super) async fn send_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
-        let operation = self.send_frame(kind, None, None).await?;
+        let number = self
+            .submit_frame_when_possible(kind, Payload::Nothing, None, ATTENDED)
+            .await?;
         credit.spend();
-        operation.await?;
+        self.operation(number, None).await?;
         Ok(())
     }
 
-    /// Posts a message of the control class, and does not wait for it to arrive.
+    /// Hands a message of the control class to the device, and does not wait for it to arrive.
     async fn post_control_frame(&self, kind: Kind) -> Result<()> {
         let credit = self.control_credit().await?;
-        let slot = self.reserve_slot().await?;
-        self.post_unattended(slot, kind)?;
+        // The peer waits for it, whether this end's tasks run on or not.
+        let how = (Attendance::Nobody, Departure::Now);
+        self.submit_frame_when_possible(kind, Payload::Nothing, None, how)
+            .await?;
         credit.spend();
         Ok(())
     }
@@ -170,54 +172,106 @@ impl Connection {
         Ok(Credit::data(self))
     }
 
-    async fn send_frame(
+    /// Accepts a message as soon as there is room for it.
+    pub(super) async fn submit_frame_when_possible(
         &self,
         kind: Kind,
-        payload: Option<Claim>,
+        mut payload: Payload<'_>,
         immediate: Option<u32>,
-    ) -> Result<Operation<'_>> {
-        let slot = self.reserve_slot().await?;
-        self.post_frame(slot, kind, payload, immediate)
-    }
-
-    /// Posts a message in a reserved slot, with a future that waits for it to arrive.
-    pub(super) fn post_frame(
-        &self,
-        slot: ReservedSlot<'_>,
-        kind: Kind,
-        payload: Option<Claim>,
-        immediate: Option<u32>,
-    ) -> Result<Operation<'_>> {
-        match self.framed(kind) {
-            Ok(header) => self.post(slot, message(kind, (Some(header), payload), immediate)),
-            Err(error) => {
-                self.cancel_slot(slot);
-                Err(error)
+        how: (Attendance, Departure),
+    ) -> Result<u64> {
+        loop {
+            self.checked()?;
+            match self.submit_frame(kind, payload, immediate, how) {
+                Ok(number) => return Ok(number),
+                Err(Unsent::Failed(error)) => return Err(error),
+                Err(Unsent::Full(again)) => payload = again,
             }
+            self.wait_for_room().await?;
         }
     }
 
-    /// Posts a message in a reserved slot; nobody waits for it. The caller fails the connection if this
-    /// fails.
-    pub(super) fn post_unattended(&self, slot: ReservedSlot<'_>, kind: Kind) -> Result<()> {
-        let header = self.framed(kind)?;
-        self.operation(slot.index()).begin_unattended();
-        let request = message(kind, (Some(header), None), None);
-        self.sends.post(slot, request).map_err(|refused| {
-            self.recycle(refused.memory);
-            refused.error.into()
-        })
-    }
-
-    /// A header that says `kind` and returns the credits that are owed.
-    fn framed(&self, kind: Kind) -> Result<Part<rdma_core::Buffer>> {
-        let mut buffer = self.header(MAX_FRAME_LEN)?.into_inner();
+    /// Accepts a message whose header says `kind` and returns the credits that are owed.
+    pub(super) fn submit_frame<'a>(
+        &self,
+        kind: Kind,
+        payload: Payload<'a>,
+        immediate: Option<u32>,
+        how: (Attendance, Departure),
+    ) -> Result<u64, Unsent<'a>> {
         let credits = Credits {
             data: owed(&self.owed_data),
             control: owed(&self.owed_control),
         };
-        let len = Frame { credits, kind }.encode(&mut buffer[..MAX_FRAME_LEN]);
-        Ok(Part::new(buffer, 0..len)?)
+        let mut header = [0; MAX_FRAME_LEN];
+        let len = Frame { credits, kind }.encode(&mut header);
+        let header = &header[..len];
+        let push = Push::Send {
+            immediate,
+            // A read that is repeated because its answer was lost must still find the memory.
+            fence: matches!(kind, Kind::Return { .. } | Kind::Release { .. }),
+        };
+        let unsent = match payload {
+            Payload::Nothing if len <= self.inline => {
+                match self.submit(Request::Copied(push, [header, &[]]), how, None) {
+                    Ok(number) => return Ok(number),
+                    Err(Refused::Full(_)) => Unsent::Full(Payload::Nothing),
+                    Err(Refused::Device(error, _)) => Unsent::Failed(error),
+                }
+            }
+            Payload::Copied(bytes) => {
+                match self.submit(Request::Copied(push, [header, bytes]), how, None) {
+                    Ok(number) => return Ok(number),
+                    Err(Refused::Full(_)) => Unsent::Full(Payload::Copied(bytes)),
+                    Err(Refused::Device(error, _)) => Unsent::Failed(error),
+                }
+            }
+            Payload::Nothing => match self.submit_claimed(push, header, None, how) {
+                Ok(number) => return Ok(number),
+                Err(unsent) => unsent,
+            },
+            Payload::Claimed(claim) => match self.submit_claimed(push, header, Some(claim), how) {
+                Ok(number) => return Ok(number),
+                Err(unsent) => unsent,
+            },
+        };
+        // The next message returns them.
+        self.owed_data
+            .fetch_add(u32::from(credits.data), Ordering::Relaxed);
+        self.owed_control
+            .fetch_add(u32::from(credits.control), Ordering::Relaxed);
+        Err(unsent)
+    }
+
+    fn submit_claimed<'a>(
+        &self,
+        push: Push,
+        bytes: &[u8],
+        claim: Option<ReadClaim>,
+        how: (Attendance, Departure),
+    ) -> Result<u64, Unsent<'a>> {
+        let mut header = self
+            .device
+            .pool()
+            .take_header(bytes.len())
+            .map_err(Unsent::Failed)?;
+        header.copy_from_slice(bytes);
+        let memory = (Some(header), claim.map(Into::into));
+        match self.submit(Request::Held(Work::Push(push), memory), how, None) {
+            Ok(number) => Ok(number),
+            Err(Refused::Full(Request::Held(_, (header, claim)))) => {
+                self.recycle((header, None));
+                Err(Unsent::Full(match claim {
+                    Some(rdma_core::Claim::Read(claim)) => Payload::Claimed(claim),
+                    _ => Payload::Nothing,
+                }))
+            }
+            Err(Refused::Full(Request::Copied(..))) => Err(Unsent::Full(Payload::Nothing)),
+            Err(Refused::Device(error, memory)) => {
+                memory.into_iter().for_each(|memory| self.recycle(memory));
+                Err(Unsent::Failed(error))
+            }
+        }
     }
 
     /// The application took what a data message brought.
@@ -231,7 +285,6 @@ impl Connection {
         let attempt = || self.deferred.pop().or_else(|| self.messages.pop());
         match self.wait(self.messages.waiters(), attempt).await? {
             Incoming::Message { region, immediate } => {
-                self.replace_receive();
                 self.taken();
                 Ok((region, immediate))
             }
@@ -290,9 +343,10 @@ impl Connection {
         };
         let layout = Layout::from_size_align(len, 1)
             .map_err(|_| Error::invalid("message of the peer", "its length is impossible"))?;
-        let mut region = self.allocate_stale(layout)?;
-        let claim = crate::memory::claim_write(&mut region)?;
-        self.perform(SendRequest::read((None, Some(claim.into())), memory))
+        let mut region = self.device.alloc_local_mr_stale(layout)?;
+        let claim = claim_write(&mut region)?;
+        let work = Work::Read { remote: memory };
+        self.perform(Request::Held(work, (None, Some(claim.into()))))
             .await?;
         Ok(region)
     }
@@ -305,13 +359,14 @@ impl Connection {
         Ok(immediate)
     }
 
-    /// Writes with a number, which takes a receive of the peer's and so a credit.
-    pub(crate) async fn write_with_immediate(&self, request: SendRequest<Memory>) -> Result<()> {
+    /// Writes with immediate data, which takes a receive of the peer's and so a credit.
+    pub(crate) async fn write_with_immediate(&self, request: Request<'_>) -> Result<()> {
         let credit = self.data_credit().await?;
-        let slot = self.reserve_slot().await?;
-        let operation = self.post(slot, request)?;
+        let number = self
+            .submit_when_possible(request, ATTENDED, None)
+            .await?;
         credit.spend();
-        operation.await?;
+        self.operation(number, None).await?;
         Ok(())
     }
 
@@ -323,21 +378,11 @@ impl Connection {
     }
 }
 
-/// The request that sends a message.
-fn message(kind: Kind, memory: Memory, immediate: Option<u32>) -> SendRequest<Memory> {
-    let request = match immediate {
-        Some(immediate) => SendRequest::send_with_immediate(memory, immediate),
-        None => SendRequest::send(memory),
-    };
-    match kind {
-        // A read that is repeated because its answer was lost must still find the memory.
-        Kind::Return { .. } | Kind::Release { .. } => request.fence(),
-        _ => request,
-    }
-}
-
 /// Takes what is owed, as much as a header can carry.
-fn owed(counter: &std::sync::atomic::AtomicU32) -> u16 {
+fn owed(counter: &AtomicU32) -> u16 {
+    if counter.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
     u16::try_from(counter.swap(0, Ordering::Relaxed)).unwrap_or(u16::MAX)
 }
 

@@ -60,7 +60,9 @@ impl Connection {
         immediate: Option<u32>,
     ) -> Result<()> {
         if message.length() > self.peer_payload {
-            return self.send_by_rendezvous(claim_read(message)?, immediate).await;
+            return self
+                .send_by_rendezvous(claim_read(message)?, immediate)
+                .await;
         }
         let number = self.begin_send(message, immediate, ATTENDED).await?;
         self.operation(number, None).await.map(drop)
@@ -362,9 +364,7 @@ impl Connection {
     /// Writes with immediate data, which takes a receive of the peer's and so a credit.
     pub(crate) async fn write_with_immediate(&self, request: Request<'_>) -> Result<()> {
         let credit = self.data_credit().await?;
-        let number = self
-            .submit_when_possible(request, ATTENDED, None)
-            .await?;
+        let number = self.submit_when_possible(request, ATTENDED, None).await?;
         credit.spend();
         self.operation(number, None).await?;
         Ok(())

@@ -41,12 +41,10 @@ impl Results {
                 return None;
             }
             let taken = used | 1 << index;
-            match self.used.compare_exchange_weak(
-                used,
-                taken,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
+            match self
+                .used
+                .compare_exchange_weak(used, taken, Ordering::Acquire, Ordering::Relaxed)
+            {
                 Ok(_) => return Some(Place(index as u8)),
                 Err(now) => used = now,
             }

@@ -251,7 +251,10 @@ impl SendState {
             }
         }
         if outcome.is_ok() {
-            outcome = batch.post_and_keep().map(drop).map_err(|refused| refused.error.into());
+            outcome = batch
+                .post_and_keep()
+                .map(drop)
+                .map_err(|refused| refused.error.into());
         }
         drop(batch);
         self.staged_bytes.clear();

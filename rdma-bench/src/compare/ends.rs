@@ -231,9 +231,15 @@ pub(crate) fn run_with_servers(
     Ok(printed)
 }
 
-/// Runs one program, on the processors that it chooses, to its end, and returns what it printed.
-pub(crate) fn run_alone(words: &[OsString], name: &str, limit: Duration) -> Result<String> {
-    Process::start(words, None, name)?.finish(Instant::now() + limit)
+/// Runs one program to its end, and returns what it printed: on this processor, or on those that it
+/// chooses.
+pub(crate) fn run_alone(
+    words: &[OsString],
+    processor: Option<usize>,
+    name: &str,
+    limit: Duration,
+) -> Result<String> {
+    Process::start(words, processor, name)?.finish(Instant::now() + limit)
 }
 
 /// Returns whether a process of this machine listens on the port. The server would take a

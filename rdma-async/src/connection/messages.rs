@@ -3,14 +3,14 @@
 use std::alloc::Layout;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rdma_core::{LentMemory, ReadClaim, RemoteMemory};
+use rdma_core::{Claim, LentMemory, ReadClaim, RemoteMemory};
 
 use super::Connection;
 use super::credits::{CREDIT_RESERVE, Credit};
 use super::frame::{Credits, Frame, HEADER_LEN, Kind, MAX_FRAME_LEN};
 use super::replies::Reply;
-use super::send_state::{ATTENDED, Attendance, Departure, Refused};
-use super::work::{Push, Request, Work};
+use super::send_state::{ATTENDED, Attendance, Departure, NotAccepted};
+use super::work::{Push, Work};
 use crate::error::{Error, Result};
 use crate::memory::{LocalMr, LocalMrReadAccess, claim_read, claim_write};
 
@@ -40,16 +40,8 @@ pub(super) enum Payload<'a> {
     Nothing,
     /// Bytes that are copied when the message is accepted.
     Copied(&'a [u8]),
-    /// Memory that the message keeps until it has arrived.
-    Claimed(ReadClaim),
-}
-
-/// Why a message was not accepted.
-#[derive(Debug)]
-pub(super) enum Unsent<'a> {
-    /// The send queue is full.
-    Full(Payload<'a>),
-    Failed(Error),
+    /// Memory that the message keeps until it has arrived; `None` while it does.
+    Claimed(Option<ReadClaim>),
 }
 
 impl Connection {
@@ -88,7 +80,7 @@ impl Connection {
         let payload = if HEADER_LEN + message.length() <= self.inline {
             Payload::Copied(message.try_as_slice()?)
         } else {
-            Payload::Claimed(claim_read(message)?)
+            Payload::Claimed(Some(claim_read(message)?))
         };
         let credit = self.data_credit().await?;
         let number = self
@@ -182,25 +174,23 @@ impl Connection {
         immediate: Option<u32>,
         how: (Attendance, Departure),
     ) -> Result<u64> {
-        loop {
-            self.checked()?;
-            match self.submit_frame(kind, payload, immediate, how) {
-                Ok(number) => return Ok(number),
-                Err(Unsent::Failed(error)) => return Err(error),
-                Err(Unsent::Full(again)) => payload = again,
-            }
-            self.wait_for_room().await?;
+        self.checked()?;
+        let mut attempt = || self.submit_frame(kind, &mut payload, immediate, how);
+        match attempt() {
+            Ok(number) => Ok(number),
+            Err(first) => self.retry(first, attempt).await,
         }
     }
 
-    /// Accepts a message whose header says `kind` and returns the credits that are owed.
-    pub(super) fn submit_frame<'a>(
+    /// Accepts a message whose header says `kind` and returns the credits that are owed. A message that
+    /// is not accepted leaves the payload.
+    pub(super) fn submit_frame(
         &self,
         kind: Kind,
-        payload: Payload<'a>,
+        payload: &mut Payload<'_>,
         immediate: Option<u32>,
         how: (Attendance, Departure),
-    ) -> Result<u64, Unsent<'a>> {
+    ) -> Result<u64, NotAccepted> {
         let credits = Credits {
             data: owed(&self.owed_data),
             control: owed(&self.owed_control),
@@ -213,67 +203,41 @@ impl Connection {
             // A read that is repeated because its answer was lost must still find the memory.
             fence: matches!(kind, Kind::Return { .. } | Kind::Release { .. }),
         };
-        let unsent = match payload {
-            Payload::Nothing if len <= self.inline => {
-                match self.submit(Request::Copied(push, [header, &[]]), how, None) {
-                    Ok(number) => return Ok(number),
-                    Err(Refused::Full(_)) => Unsent::Full(Payload::Nothing),
-                    Err(Refused::Device(error, _)) => Unsent::Failed(error),
-                }
-            }
-            Payload::Copied(bytes) => {
-                match self.submit(Request::Copied(push, [header, bytes]), how, None) {
-                    Ok(number) => return Ok(number),
-                    Err(Refused::Full(_)) => Unsent::Full(Payload::Copied(bytes)),
-                    Err(Refused::Device(error, _)) => Unsent::Failed(error),
-                }
-            }
-            Payload::Nothing => match self.submit_claimed(push, header, None, how) {
-                Ok(number) => return Ok(number),
-                Err(unsent) => unsent,
-            },
-            Payload::Claimed(claim) => match self.submit_claimed(push, header, Some(claim), how) {
-                Ok(number) => return Ok(number),
-                Err(unsent) => unsent,
-            },
+        let submitted = match payload {
+            Payload::Nothing if len <= self.inline => self.submit_copied(push, [header, &[]], how),
+            Payload::Copied(bytes) => self.submit_copied(push, [header, bytes], how),
+            Payload::Nothing => self.submit_claimed(push, header, &mut None, how),
+            Payload::Claimed(claim) => self.submit_claimed(push, header, claim, how),
         };
-        // The next message returns them.
-        self.owed_data
-            .fetch_add(u32::from(credits.data), Ordering::Relaxed);
-        self.owed_control
-            .fetch_add(u32::from(credits.control), Ordering::Relaxed);
-        Err(unsent)
+        if submitted.is_err() {
+            // The next message returns them.
+            self.owed_data
+                .fetch_add(u32::from(credits.data), Ordering::Relaxed);
+            self.owed_control
+                .fetch_add(u32::from(credits.control), Ordering::Relaxed);
+        }
+        submitted
     }
 
-    fn submit_claimed<'a>(
+    fn submit_claimed(
         &self,
         push: Push,
         bytes: &[u8],
-        claim: Option<ReadClaim>,
+        claim: &mut Option<ReadClaim>,
         how: (Attendance, Departure),
-    ) -> Result<u64, Unsent<'a>> {
-        let mut header = self
-            .device
-            .pool()
-            .take_header(bytes.len())
-            .map_err(Unsent::Failed)?;
+    ) -> Result<u64, NotAccepted> {
+        let header = self.device.pool().take_header(bytes.len());
+        let mut header = header.map_err(|error| NotAccepted::Refused(Box::new(error)))?;
         header.copy_from_slice(bytes);
-        let memory = (Some(header), claim.map(Into::into));
-        match self.submit(Request::Held(Work::Push(push), memory), how, None) {
-            Ok(number) => Ok(number),
-            Err(Refused::Full(Request::Held(_, (header, claim)))) => {
+        let memory = (Some(header), claim.take().map(Claim::Read));
+        self.submit_held(Work::Push(push), memory, how, None)
+            .map_err(|(not_accepted, (header, payload))| {
                 self.recycle((header, None));
-                Err(Unsent::Full(match claim {
-                    Some(rdma_core::Claim::Read(claim)) => Payload::Claimed(claim),
-                    _ => Payload::Nothing,
-                }))
-            }
-            Err(Refused::Full(Request::Copied(..))) => Err(Unsent::Full(Payload::Nothing)),
-            Err(Refused::Device(error, memory)) => {
-                memory.into_iter().for_each(|memory| self.recycle(memory));
-                Err(Unsent::Failed(error))
-            }
-        }
+                if let Some(Claim::Read(payload)) = payload {
+                    *claim = Some(payload);
+                }
+                not_accepted
+            })
     }
 
     /// The application took what a data message brought.
@@ -348,8 +312,7 @@ impl Connection {
         let mut region = self.device.alloc_local_mr_stale(layout)?;
         let claim = claim_write(&mut region)?;
         let work = Work::Read { remote: memory };
-        self.perform(Request::Held(work, (None, Some(claim.into()))))
-            .await?;
+        self.perform_held(work, claim.into()).await?;
         Ok(region)
     }
 
@@ -359,15 +322,6 @@ impl Connection {
         let immediate = self.wait(inbox.waiters(), || inbox.pop()).await?;
         self.taken();
         Ok(immediate)
-    }
-
-    /// Writes with immediate data, which takes a receive of the peer's and so a credit.
-    pub(crate) async fn write_with_immediate(&self, request: Request<'_>) -> Result<()> {
-        let credit = self.data_credit().await?;
-        let number = self.submit_when_possible(request, ATTENDED, None).await?;
-        credit.spend();
-        self.operation(number, None).await?;
-        Ok(())
     }
 
     /// Why the connection has ended, for who knows that it has.

@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock, Weak};
 
 use crossbeam_queue::SegQueue;
-use rdma_core::{QueuePair, WorkError, WorkStatus};
+use rdma_core::{Claim, QueuePair, WorkError, WorkStatus};
 use tokio::sync::Notify;
 use tokio::task::consume_budget;
 
@@ -33,10 +33,11 @@ use self::leases::Leases;
 pub(crate) use self::messages::Incoming;
 use self::outbox::Outbox;
 use self::replies::Replies;
-use self::send_state::ATTENDED;
+use self::results::Place;
+use self::send_state::{ATTENDED, NotAccepted};
 use self::sender::Sender;
 use self::waiters::Waiters;
-use self::work::Request;
+use self::work::Memory;
 pub(crate) use self::work::{Push, Work};
 use crate::builder::Settings;
 use crate::device::RdmaDevice;
@@ -240,41 +241,77 @@ impl Connection {
 
     /// Writes memory of this end into memory of the peer.
     pub(crate) async fn write(&self, local: &impl LocalMrReadAccess, push: Push) -> Result<()> {
-        let request = self.push(local, push)?;
-        self.perform(request).await
+        if local.length() > self.inline {
+            return self
+                .perform_held(Work::Push(push), claim_read(local)?.into())
+                .await;
+        }
+        let bytes = local.try_as_slice()?;
+        self.checked()?;
+        let attempt = || self.submit_copied(push, [bytes, &[]], ATTENDED);
+        let number = match attempt() {
+            Ok(number) => number,
+            Err(first) => self.retry(first, attempt).await?,
+        };
+        self.operation(number, None).await.map(drop)
     }
 
-    /// Writes as [`Self::write`] does, with immediate data.
+    /// Writes as [`Self::write`] does, with immediate data, which takes a receive of the peer's and so a
+    /// credit.
     pub(crate) async fn write_and_tell(
         &self,
         local: &impl LocalMrReadAccess,
         push: Push,
     ) -> Result<()> {
-        let request = self.push(local, push)?;
-        self.write_with_immediate(request).await
+        let (bytes, mut memory) = if local.length() > self.inline {
+            (None, Some((None, Some(claim_read(local)?.into()))))
+        } else {
+            (Some(local.try_as_slice()?), None)
+        };
+        let credit = self.data_credit().await?;
+        let mut attempt = || match (bytes, &mut memory) {
+            (Some(bytes), _) => self.submit_copied(push, [bytes, &[]], ATTENDED),
+            (None, memory) => self.submit_kept(Work::Push(push), memory, None),
+        };
+        let number = match attempt() {
+            Ok(number) => number,
+            Err(first) => self.retry(first, attempt).await?,
+        };
+        credit.spend();
+        self.operation(number, None).await.map(drop)
     }
 
     /// Reads memory of the peer into memory of this end.
     pub(crate) async fn read(&self, local: &mut impl LocalMrWriteAccess, work: Work) -> Result<()> {
-        let claim = claim_write(local)?;
-        self.perform(Request::Held(work, (None, Some(claim.into()))))
-            .await
+        self.perform_held(work, claim_write(local)?.into()).await
     }
 
-    /// Returns a request that reads memory of this end: copied if it is short enough.
-    #[inline]
-    fn push<'a>(&self, local: &'a impl LocalMrReadAccess, push: Push) -> Result<Request<'a>> {
-        if local.length() <= self.inline {
-            return Ok(Request::Copied(push, [local.try_as_slice()?, &[]]));
-        }
-        let claim = claim_read(local)?;
-        Ok(Request::Held(Work::Push(push), (None, Some(claim.into()))))
-    }
-
-    /// Does an operation without a result.
-    async fn perform(&self, request: Request<'_>) -> Result<()> {
-        let number = self.submit_when_possible(request, ATTENDED, None).await?;
+    /// Does an operation without a result that keeps memory of the application.
+    async fn perform_held(&self, work: Work, claim: Claim) -> Result<()> {
+        self.checked()?;
+        let mut memory = Some((None, Some(claim)));
+        let mut attempt = || self.submit_kept(work, &mut memory, None);
+        let number = match attempt() {
+            Ok(number) => number,
+            Err(first) => self.retry(first, attempt).await?,
+        };
         self.operation(number, None).await.map(drop)
+    }
+
+    /// Accepts a request that takes `memory`. If it is not accepted, the memory stays there.
+    #[inline]
+    fn submit_kept(
+        &self,
+        work: Work,
+        memory: &mut Option<Memory>,
+        place: Option<Place>,
+    ) -> Result<u64, NotAccepted> {
+        let taken = memory.take().unwrap_or_default();
+        self.submit_held(work, taken, ATTENDED, place)
+            .map_err(|(not_accepted, again)| {
+                *memory = Some(again);
+                not_accepted
+            })
     }
 
     /// Does an atomic. The result is the value that it found.
@@ -284,11 +321,15 @@ impl Connection {
             sender: &self.sender,
             place,
         };
-        let memory = self.device.pool().take_header(size_of::<u64>())?;
-        let request = Request::Held(work, (Some(memory), None));
-        let number = self
-            .submit_when_possible(request, ATTENDED, Some(place))
-            .await?;
+        let mut memory = Some((
+            Some(self.device.pool().take_header(size_of::<u64>())?),
+            None,
+        ));
+        let mut attempt = || self.submit_kept(work, &mut memory, Some(place));
+        let number = match attempt() {
+            Ok(number) => number,
+            Err(first) => self.retry(first, attempt).await?,
+        };
         std::mem::forget(unused);
         self.operation(number, Some(place)).await
     }
@@ -332,7 +373,7 @@ impl Connection {
 /// Releases the place of an atomic that was not accepted.
 struct ReleaseUnlessUsed<'c> {
     sender: &'c Sender,
-    place: results::Place,
+    place: Place,
 }
 
 impl Drop for ReleaseUnlessUsed<'_> {

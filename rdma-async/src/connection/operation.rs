@@ -86,11 +86,9 @@ impl Future for Operation<'_> {
         );
         // Many devices are done at once: a task that only does such operations lets others run too.
         let turn = ready!(poll_proceed(cx));
-        if let Some(outcome) = self.take() {
-            turn.made_progress();
-            return Poll::Ready(outcome);
+        if !self.connection.sender.has_ended(self.number) {
+            self.connection.shard.poll();
         }
-        self.connection.shard.poll();
         let polled = match self.take() {
             Some(outcome) => Poll::Ready(outcome),
             None => self.wait(cx),

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use super::Connection;
 use super::credits::CREDIT_RESERVE;
 use super::frame::Kind;
-use super::messages::{Payload, Unsent};
-use super::send_state::{Attendance, Departure};
+use super::messages::Payload;
+use super::send_state::{Attendance, Departure, NotAccepted};
 use crate::error::Result;
 
 /// Number of answers that may wait for credits before the peer counts as hostile.
@@ -130,14 +130,14 @@ impl Connection {
             }
             // The peer may wait for it, whether this end's tasks run on or not.
             let how = (Attendance::Nobody, Departure::Now);
-            match self.submit_frame(kind, Payload::Nothing, None, how) {
+            match self.submit_frame(kind, &mut Payload::Nothing, None, how) {
                 Ok(_) => {}
-                Err(Unsent::Full(_)) => {
+                Err(NotAccepted::Full) => {
                     let fits = self.control_credits.give(1);
                     debug_assert!(fits, "a credit that was taken can be given back");
                     break;
                 }
-                Err(Unsent::Failed(error)) => return Err(error),
+                Err(NotAccepted::Refused(error)) => return Err(*error),
             }
             queue.messages.pop_front();
             queue.answers -= usize::from(is_answer(kind));

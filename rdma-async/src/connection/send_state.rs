@@ -10,7 +10,7 @@ use std::task::Waker;
 use rdma_core::{Claim, PostError, SendQueue, SendRequest, WorkCompletion};
 
 use super::results::{Place, Results};
-use super::work::{Memory, Push, Request, Work};
+use super::work::{Memory, Push, Work};
 use crate::error::{Error, Result};
 
 /// Number of staged requests that leave without waiting for the end of the turn.
@@ -42,19 +42,33 @@ pub(super) const ATTENDED: (Attendance, Departure) = (Attendance::Future, Depart
 
 /// Why a request was not accepted.
 #[derive(Debug)]
-pub(super) enum Refused<'a> {
-    /// As many requests as fit have not ended.
-    Full(Request<'a>),
+pub(super) enum NotAccepted {
+    /// As many requests as fit have not ended, or the connection has ended.
+    Full,
     /// The device refused the request.
-    Device(Error, Option<Memory>),
+    Refused(Box<Error>),
 }
 
-/// What became of the accepted request.
+impl NotAccepted {
+    #[cold]
+    fn refused(error: impl Into<Error>) -> Self {
+        Self::Refused(Box::new(error.into()))
+    }
+}
+
+impl<M> From<PostError<M>> for NotAccepted {
+    #[cold]
+    fn from(refused: PostError<M>) -> Self {
+        Self::refused(refused.error)
+    }
+}
+
+/// An accepted request.
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) number: u64,
-    /// Set if the request is the first that waits for the end of the turn.
-    pub(super) begins_turn: bool,
+    /// Set if staged requests have to leave, now or at the end of the turn.
+    pub(super) has_turn: bool,
 }
 
 /// What the connection keeps of a request beside its memory.
@@ -122,10 +136,16 @@ impl SendState {
         &mut self.slots[number as usize & mask]
     }
 
-    /// Returns whether another request can be accepted.
+    /// Returns whether another request fits.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         self.accepted - self.ended < self.queue.capacity() as u64
+    }
+
+    /// Returns whether another request is accepted.
+    #[inline]
+    fn is_open(&self) -> bool {
+        self.has_room() && !self.is_closed
     }
 
     /// Returns whether every accepted request has ended.
@@ -138,25 +158,77 @@ impl SendState {
         self.attended > 0
     }
 
-    /// Accepts a request.
-    #[inline(always)]
-    pub(super) fn accept<'a>(
+    /// Accepts a request whose data is copied.
+    #[inline]
+    pub(super) fn accept_copied(
         &mut self,
-        request: Request<'a>,
+        push: Push,
+        pieces: [&[u8]; 2],
+        (attendance, departure): (Attendance, Departure),
+    ) -> Result<Accepted, NotAccepted> {
+        if !self.is_open() {
+            return Err(NotAccepted::Full);
+        }
+        if self.departs_now(departure)? {
+            match pieces {
+                [data, []] => self.queue.post_inline(push.request(data))?,
+                pieces => self.queue.post_inline(push.request(pieces))?,
+            }
+        } else {
+            for piece in pieces {
+                self.staged_bytes.extend_from_slice(piece);
+            }
+            let len = pieces.iter().map(|piece| piece.len()).sum();
+            self.staged.push(Staged::Copied(push, len));
+        }
+        Ok(self.count(attendance, false, None))
+    }
+
+    /// Accepts a request that keeps memory. A request that is not accepted gives it back.
+    #[inline]
+    pub(super) fn accept_held(
+        &mut self,
+        work: Work,
+        memory: Memory,
         (attendance, departure): (Attendance, Departure),
         place: Option<Place>,
-    ) -> Result<Accepted, Refused<'a>> {
-        if !self.has_room() || self.is_closed {
-            // Whoever waits for room in a closed queue finds out why it was closed.
-            return Err(Refused::Full(request));
+    ) -> Result<Accepted, (NotAccepted, Memory)> {
+        if !self.is_open() {
+            return Err((NotAccepted::Full, memory));
         }
-        let has_memory = matches!(request, Request::Held(..));
-        let mut begins_turn = false;
+        match self.departs_now(departure) {
+            Ok(true) => {
+                let posted = self.queue.post(work.request(memory));
+                posted
+                    .map_err(|PostError { error, memory }| (NotAccepted::refused(error), memory))?;
+            }
+            Ok(false) => self.staged.push(Staged::Held(work, memory)),
+            Err(refused) => return Err((refused, memory)),
+        }
+        Ok(self.count(attendance, true, place))
+    }
+
+    /// Returns whether a request is handed to the device now. Those that were staged before are, then.
+    #[inline]
+    fn departs_now(&mut self, departure: Departure) -> Result<bool, NotAccepted> {
         if self.is_settled() {
-            self.post_one(request)?;
-        } else {
-            begins_turn = self.stage(request, departure)?;
+            return Ok(true);
         }
+        if departure == Departure::Now {
+            self.leave().map_err(NotAccepted::refused)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Counts a request as accepted.
+    #[inline]
+    fn count(
+        &mut self,
+        attendance: Attendance,
+        has_memory: bool,
+        place: Option<Place>,
+    ) -> Accepted {
         let number = self.accepted;
         self.accepted += 1;
         let is_attended = attendance == Attendance::Future;
@@ -165,53 +237,10 @@ impl SendState {
         slot.is_attended = is_attended;
         slot.has_memory = has_memory;
         slot.place = place;
-        Ok(Accepted {
+        Accepted {
             number,
-            begins_turn,
-        })
-    }
-
-    #[inline(always)]
-    fn post_one<'a>(&mut self, request: Request<'a>) -> Result<(), Refused<'a>> {
-        match request {
-            Request::Held(work, memory) => {
-                let posted = self.queue.post(work.request(memory));
-                posted.map_err(|PostError { error, memory }| {
-                    Refused::Device(error.into(), Some(memory))
-                })
-            }
-            Request::Copied(push, [data, []]) => {
-                let posted = self.queue.post_inline(push.request(data));
-                posted.map_err(copied)
-            }
-            Request::Copied(push, pieces) => {
-                let posted = self.queue.post_inline(push.request(pieces));
-                posted.map_err(copied)
-            }
+            has_turn: self.staged.len() == 1 || self.is_laden(),
         }
-    }
-
-    /// Stages a request. Returns whether it is the first that waits for the end of the turn.
-    #[inline(never)]
-    fn stage<'a>(
-        &mut self,
-        request: Request<'a>,
-        departure: Departure,
-    ) -> Result<bool, Refused<'a>> {
-        if departure == Departure::Now {
-            self.leave().map_err(|error| Refused::Device(error, None))?;
-            return self.post_one(request).map(|()| false);
-        }
-        self.staged.push(match request {
-            Request::Held(work, memory) => Staged::Held(work, memory),
-            Request::Copied(push, pieces) => {
-                for piece in pieces {
-                    self.staged_bytes.extend_from_slice(piece);
-                }
-                Staged::Copied(push, pieces.iter().map(|piece| piece.len()).sum())
-            }
-        });
-        Ok(self.staged.len() == 1)
     }
 
     /// Returns whether so many requests are staged that they leave now.
@@ -370,9 +399,4 @@ fn size_of_claim((_, claim): &Memory) -> usize {
         Some(Claim::Write(claim)) => claim.len(),
         None => 0,
     }
-}
-
-#[cold]
-fn copied<'a, D>(refused: PostError<D>) -> Refused<'a> {
-    Refused::Device(refused.error.into(), None)
 }

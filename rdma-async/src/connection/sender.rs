@@ -10,9 +10,9 @@ use rdma_core::{SendQueue, WorkCompletion, WorkError, WorkStatus};
 use super::Connection;
 use super::operation::Operation;
 use super::results::{Place, Results};
-use super::send_state::{Attendance, Departure, Refused, SendState};
+use super::send_state::{Accepted, Attendance, Departure, NotAccepted, SendState};
 use super::waiters::Waiters;
-use super::work::{Memory, Request};
+use super::work::{Memory, Push, Work};
 use crate::error::Result;
 
 /// The send side of a connection.
@@ -113,36 +113,49 @@ impl Sender {
 }
 
 impl Connection {
-    /// Accepts a request, if there is room for it.
-    #[inline(always)]
-    pub(super) fn submit<'a>(
+    /// Accepts a request whose data is copied, if there is room for it.
+    #[inline(never)]
+    pub(super) fn submit_copied(
         &self,
-        request: Request<'a>,
+        push: Push,
+        pieces: [&[u8]; 2],
+        how: (Attendance, Departure),
+    ) -> Result<u64, NotAccepted> {
+        let mut state = self.sender.lock();
+        let Accepted { number, has_turn } = state.accept_copied(push, pieces, how)?;
+        if has_turn {
+            self.turn(state);
+        }
+        Ok(number)
+    }
+
+    /// Accepts a request that keeps memory, if there is room for it. A request that is not accepted gives
+    /// it back.
+    #[inline(never)]
+    pub(super) fn submit_held(
+        &self,
+        work: Work,
+        memory: Memory,
         how: (Attendance, Departure),
         place: Option<Place>,
-    ) -> Result<u64, Refused<'a>> {
+    ) -> Result<u64, (NotAccepted, Memory)> {
         let mut state = self.sender.lock();
-        let accepted = state.accept(request, how, place)?;
-        if accepted.begins_turn || state.is_laden() {
-            return self.begin_turn(state, accepted.number);
+        let Accepted { number, has_turn } = state.accept_held(work, memory, how, place)?;
+        if has_turn {
+            self.turn(state);
         }
-        Ok(accepted.number)
+        Ok(number)
     }
 
     /// Sees to it that staged requests leave.
     #[inline(never)]
-    fn begin_turn<'a>(
-        &self,
-        mut state: MutexGuard<'_, SendState>,
-        number: u64,
-    ) -> Result<u64, Refused<'a>> {
+    fn turn(&self, mut state: MutexGuard<'_, SendState>) {
         let waits = !state.is_laden() && self.shard.leaves_later(self);
         let outcome = if waits { Ok(()) } else { state.leave() };
         drop(state);
         if let Err(error) = outcome {
             self.fail(error);
         }
-        Ok(number)
     }
 
     /// Hands the staged requests to the device.
@@ -153,24 +166,23 @@ impl Connection {
         }
     }
 
-    /// Accepts a request as soon as there is room: a full queue is backpressure, not an error.
-    pub(super) async fn submit_when_possible(
+    /// Repeats `attempt` until the request is accepted, after `first` was its outcome: a full queue is
+    /// backpressure, not an error.
+    pub(super) async fn retry(
         &self,
-        mut request: Request<'_>,
-        how: (Attendance, Departure),
-        place: Option<Place>,
+        first: NotAccepted,
+        mut attempt: impl FnMut() -> Result<u64, NotAccepted>,
     ) -> Result<u64> {
+        let mut outcome = first;
         loop {
-            self.checked()?;
-            match self.submit(request, how, place) {
-                Ok(number) => return Ok(number),
-                Err(Refused::Full(again)) => request = again,
-                Err(Refused::Device(error, memory)) => {
-                    memory.into_iter().for_each(|memory| self.recycle(memory));
-                    return Err(error);
-                }
+            if let NotAccepted::Refused(error) = outcome {
+                return Err(*error);
             }
             self.wait_for_room().await?;
+            match attempt() {
+                Ok(number) => return Ok(number),
+                Err(again) => outcome = again,
+            }
         }
     }
 

@@ -1,19 +1,10 @@
-//! What a request does, and its data.
+//! What a request does, and its memory.
 
 use rdma_core::{Claim, RemoteMemory, SendRequest, WriteClaim};
 
 /// The memory of a request: a message's header or the place of an atomic's result, and the
 /// application's.
 pub(crate) type Memory = (Option<WriteClaim>, Option<Claim>);
-
-/// A request to be accepted.
-#[derive(Debug)]
-pub(crate) enum Request<'a> {
-    /// Pieces of data that are copied when the request is accepted.
-    Copied(Push, [&'a [u8]; 2]),
-    /// Memory that the request keeps until it has ended.
-    Held(Work, Memory),
-}
 
 /// An operation whose data goes to the peer.
 #[derive(Debug, Clone, Copy)]

@@ -39,6 +39,9 @@ pub(super) fn spawn(shard: &Arc<Shard>, channel: AsyncFd<CompletionChannel>) {
     tokio::spawn(async move {
         if let Err(error) = driver.serve().await {
             tracing::error!(%error, "the completions of a shard are not announced any more");
+            if let Some(shard) = driver.shard.upgrade() {
+                shard.fail(&error).await;
+            }
         }
     });
 }

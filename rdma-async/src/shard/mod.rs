@@ -204,7 +204,7 @@ impl Shard {
     }
 
     /// Takes the completions that are there and hands them out.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn poll(&self) -> Polled {
         let mut found = 0;
         loop {
@@ -244,29 +244,31 @@ impl Shard {
     #[inline]
     fn poll_with(&self, poller: &mut Poller) -> usize {
         if !self.changes.is_empty() {
-            self.take_note(poller);
+            self.take_note(&mut poller.connections, &mut poller.left);
         }
+        let Poller {
+            connections,
+            room,
+            wakes,
+            left,
+        } = poller;
         let mut found = 0;
         for _ in 0..BATCHES {
-            let Poller {
-                connections,
-                room,
-                wakes,
-                ..
-            } = poller;
             let completions = match self.completions.poll(room) {
                 Ok(completions) => completions,
                 Err(error) => {
-                    let error = Error::from(error);
-                    for connection in connections.values() {
-                        connection.fail(error.clone());
-                    }
+                    fail_all(connections, &error.into());
                     break;
                 }
             };
             found += completions.len();
             for completion in completions {
-                self.hand_out(completion, connections, wakes);
+                let number = completion.queue_pair();
+                if connections.get(number).is_none() {
+                    // It may have come after the last look, and before its completion.
+                    self.take_note(connections, left);
+                }
+                self.hand_out(completion, connections.get(number), wakes);
             }
             if completions.len() < BATCH {
                 break;
@@ -282,10 +284,9 @@ impl Shard {
     fn hand_out(
         &self,
         completion: &WorkCompletion,
-        connections: &QueuePairMap<Arc<Connection>>,
+        connection: Option<&Arc<Connection>>,
         wakes: &mut Vec<Waker>,
     ) {
-        let connection = connections.get(completion.queue_pair());
         let may_be_receive = completion.result().is_err()
             || matches!(
                 completion.opcode(),
@@ -306,16 +307,33 @@ impl Shard {
     }
 
     #[cold]
-    fn take_note(&self, poller: &mut Poller) {
+    fn take_note(
+        &self,
+        connections: &mut QueuePairMap<Arc<Connection>>,
+        left: &mut Vec<Arc<Connection>>,
+    ) {
         while let Some(change) = self.changes.pop() {
-            let left = match change {
+            left.extend(match change {
                 Change::Attach(connection) => {
                     let number = connection.queue_pair().number();
-                    poller.connections.insert(number, connection)
+                    connections.insert(number, connection)
                 }
-                Change::Detach(number) => poller.connections.remove(number),
-            };
-            poller.left.extend(left);
+                Change::Detach(number) => connections.remove(number),
+            });
+        }
+    }
+
+    /// Ends all connections.
+    pub(crate) async fn fail(&self, error: &Error) {
+        loop {
+            if let Some(mut poller) = self.poller.try_lock() {
+                let Poller {
+                    connections, left, ..
+                } = &mut *poller;
+                self.take_note(connections, left);
+                return fail_all(connections, error);
+            }
+            tokio::task::yield_now().await;
         }
     }
 
@@ -428,6 +446,13 @@ pub(crate) struct Waiting<'s>(&'s AtomicU32);
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cold]
+fn fail_all(connections: &QueuePairMap<Arc<Connection>>, error: &Error) {
+    for connection in connections.values() {
+        connection.fail(error.clone());
     }
 }
 

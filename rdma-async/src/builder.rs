@@ -42,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) remote_access: AccessFlags,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
+    pub(crate) keep_alive: Duration,
     pub(crate) options: ConnectOptions,
     pub(crate) address: AddressChoice,
 }
@@ -92,7 +93,7 @@ impl Default for RdmaBuilder {
                 completion: CompletionMode::Adaptive {
                     spin: Duration::from_micros(20),
                 },
-                send_depth: 128,
+                send_depth: 64,
                 receive_depth: 64,
                 payload: 4096,
                 message_limit: 1 << 30,
@@ -100,6 +101,7 @@ impl Default for RdmaBuilder {
                 remote_access: AccessFlags::REMOTE,
                 connect_timeout: Duration::from_secs(10),
                 response_timeout: Duration::from_secs(10),
+                keep_alive: Duration::from_secs(20),
                 options: ConnectOptions::default(),
                 address: AddressChoice::default(),
             },
@@ -146,7 +148,7 @@ impl RdmaBuilder {
         self
     }
 
-    /// How many operations can be outstanding; more wait their turn. Default 128, at least 8.
+    /// How many operations can be outstanding; more wait their turn. Default 64, at least 8.
     pub fn send_depth(mut self, operations: u32) -> Self {
         self.settings.send_depth = operations.clamp(8, 1 << 14);
         self
@@ -196,6 +198,15 @@ impl RdmaBuilder {
     /// How long the peer may take to answer a request for memory. Default 10 s.
     pub fn response_timeout(mut self, limit: Duration) -> Self {
         self.settings.response_timeout = limit;
+        self
+    }
+
+    /// How long it may take, about, until an idle connection notices that the peer's host or the link to it
+    /// is gone. Default 20 s, at least 4 s. A peer whose program ends is noticed at once.
+    ///
+    /// The TCP connection is tested after half of this time, with TCP's keep-alive.
+    pub fn keep_alive(mut self, limit: Duration) -> Self {
+        self.settings.keep_alive = limit.max(Duration::from_secs(4));
         self
     }
 

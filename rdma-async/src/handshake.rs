@@ -5,8 +5,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use rdma_core::{Endpoint, PreparedQueuePair};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -21,7 +23,7 @@ const VERSION: u16 = 1;
 const READY: u8 = 0x06;
 /// Largest number of bytes that a request copies instead of naming their memory: short messages with their
 /// headers.
-const INLINE: u32 = 256;
+const INLINE: u32 = 64;
 
 /// The hello of either end. Numbers go in network byte order.
 ///
@@ -83,7 +85,7 @@ impl Hello {
 pub(crate) async fn connect(place: Place, mut stream: TcpStream, peer: SocketAddr) -> Result<Rdma> {
     let local = Local::prepare(&place)?;
     let failed = |source| interrupted(peer, &source);
-    stream.set_nodelay(true).map_err(failed)?;
+    configure(&stream, &place).map_err(failed)?;
     stream
         .write_all(&local.hello(&place).encode())
         .await
@@ -95,7 +97,7 @@ pub(crate) async fn connect(place: Place, mut stream: TcpStream, peer: SocketAdd
 /// The accepting end. Nothing is made for a peer before it has said a proper hello.
 pub(crate) async fn accept(place: Place, mut stream: TcpStream, peer: SocketAddr) -> Result<Rdma> {
     let failed = |source| interrupted(peer, &source);
-    stream.set_nodelay(true).map_err(failed)?;
+    configure(&stream, &place).map_err(failed)?;
     let remote = read_hello(&mut stream, peer).await?;
     let local = Local::prepare(&place)?;
     stream
@@ -103,6 +105,19 @@ pub(crate) async fn accept(place: Place, mut stream: TcpStream, peer: SocketAddr
         .await
         .map_err(failed)?;
     local.finish(place, stream, peer, remote).await
+}
+
+/// Sends what is written at once, and notices in bounded time that the peer's host is gone.
+fn configure(stream: &TcpStream, place: &Place) -> io::Result<()> {
+    /// Probes without an answer after which the peer counts as gone.
+    const PROBES: u32 = 4;
+    stream.set_nodelay(true)?;
+    let quiet = place.settings.keep_alive / 2;
+    let probes = TcpKeepalive::new()
+        .with_time(quiet)
+        .with_interval((quiet / PROBES).max(Duration::from_secs(1)))
+        .with_retries(PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
 /// This end's queue pair, with room for its completions and receives for its messages.

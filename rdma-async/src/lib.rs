@@ -66,6 +66,7 @@ mod rdma;
 mod shard;
 
 pub use builder::{CompletionMode, RdmaBuilder};
+pub use connection::{Message, Poster};
 pub use device::RdmaDevice;
 pub use error::{Error, Result};
 pub use listener::RdmaListener;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rdma_core::QueuePair;
 use tokio::sync::oneshot;
 
-use crate::connection::{Connection, Push, Work};
+use crate::connection::{Connection, Message, Poster, Push, Work};
 use crate::device::RdmaDevice;
 use crate::error::{Error, Result};
 use crate::memory::{
@@ -84,6 +84,85 @@ impl Rdma {
     /// Waits until the connection has ended, and returns why.
     pub async fn ended(&self) -> Error {
         self.connection.wait_for_end().await
+    }
+
+    /// Waits until the peer has everything that was sent or posted, and drops the connection.
+    ///
+    /// The peer's program need not have received it: messages of one piece are in memory of the peer, and
+    /// longer ones have been read.
+    ///
+    /// ```
+    /// # use std::alloc::Layout;
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// # use rdma_async::RdmaBuilder;
+    /// # let mut listener = RdmaBuilder::default().bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_address()?;
+    /// # let (client, server) =
+    /// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
+    /// let message = client.alloc_local_mr(Layout::new::<[u8; 8]>())?;
+    /// client.post(&message).await?;
+    /// client.close().await?;
+    /// server.receive().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Why the connection has ended, if that was before the peer had everything, and [`Error::Timeout`]
+    /// if the peer takes longer than [`RdmaBuilder::response_timeout`](crate::RdmaBuilder::response_timeout).
+    pub async fn close(self) -> Result<()> {
+        self.connection.settle().await
+    }
+
+    /// Has messages of one piece handled by `handle` within the poll that finds them, before any task is
+    /// woken. A message that `handle` returns is left to [`Self::receive`].
+    ///
+    /// The handler keeps every other completion of the runtime waiting, so it must be short, and must not
+    /// block. If it panics, the connection ends. Messages that have arrived before this are left to
+    /// [`Self::receive`].
+    ///
+    /// ```
+    /// # use std::alloc::Layout;
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// # use rdma_async::RdmaBuilder;
+    /// # let mut listener = RdmaBuilder::default().bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_address()?;
+    /// # let (client, server) =
+    /// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
+    /// // An echo: what cannot be posted at once is left to `receive`.
+    /// server.handle_messages(|message, poster| match poster.try_post(&message.region) {
+    ///     Ok(true) => None,
+    ///     _ => Some(message),
+    /// })?;
+    /// let message = client.alloc_local_mr(Layout::new::<[u8; 8]>())?;
+    /// client.send(&message).await?;
+    /// client.receive().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the connection has a handler already.
+    pub fn handle_messages(
+        &self,
+        handle: impl Fn(Message, &Poster<'_>) -> Option<Message> + Send + Sync + 'static,
+    ) -> Result<()> {
+        self.connection.handle_messages(handle)
+    }
+
+    /// Posts a message as [`Self::post`] does, if that needs no wait. Returns whether it was posted: not
+    /// while the peer takes no more messages, nor while the send queue is full.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a message that is longer than one piece, [`Error::Verbs`] if the
+    /// device refuses it, and why the connection has ended.
+    pub fn try_post(&self, message: &impl LocalMrReadAccess) -> Result<bool> {
+        self.connection.try_post_message(message)
     }
 
     /// Allocates registered memory, zeroed. Memory that was dropped is used again.

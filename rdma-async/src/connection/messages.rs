@@ -77,17 +77,21 @@ impl Connection {
         immediate: Option<u32>,
         how: (Attendance, Departure),
     ) -> Result<u64> {
-        let payload = if HEADER_LEN + message.length() <= self.inline {
-            Payload::Copied(message.try_as_slice()?)
-        } else {
-            Payload::Claimed(Some(claim_read(message)?))
-        };
+        let payload = self.payload(message)?;
         let credit = self.data_credit().await?;
         let number = self
             .submit_frame_when_possible(Kind::Data, payload, immediate, how)
             .await?;
         credit.spend();
         Ok(number)
+    }
+
+    /// Returns the bytes of a message, or a claim on them if they are too many to be copied.
+    pub(super) fn payload<'a>(&self, message: &'a impl LocalMrReadAccess) -> Result<Payload<'a>> {
+        if HEADER_LEN + message.length() <= self.inline {
+            return Ok(Payload::Copied(message.try_as_slice()?));
+        }
+        Ok(Payload::Claimed(Some(claim_read(message)?)))
     }
 
     /// Has the peer read a message that is too long to send.
@@ -156,12 +160,23 @@ impl Connection {
         Ok(Credit::control(self))
     }
 
+    /// Takes leave to send one data message, if the peer takes one.
+    pub(super) fn try_data_credit(&self) -> Option<Credit<'_>> {
+        let taken = self.data_credits.try_take(0);
+        taken.then(|| Credit::data(self))
+    }
+
     /// Takes leave to send one data message.
     pub(super) async fn data_credit(&self) -> Result<Credit<'_>> {
+        self.checked()?;
+        if let Some(credit) = self.try_data_credit() {
+            return Ok(credit);
+        }
         let attempt = || {
             self.failed()
                 .or_else(|| self.data_credits.try_take(0).then_some(Ok(())))
         };
+        let _waiting = self.shard.waiting();
         self.data_credits.waiters().wait_for(attempt).await?;
         Ok(Credit::data(self))
     }

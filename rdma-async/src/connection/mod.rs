@@ -3,6 +3,7 @@
 mod control;
 mod credits;
 mod frame;
+mod handler;
 mod handover;
 mod inbox;
 mod leases;
@@ -24,10 +25,13 @@ use crossbeam_queue::SegQueue;
 use rdma_core::{Claim, QueuePair, WorkError, WorkStatus};
 use tokio::sync::Notify;
 use tokio::task::consume_budget;
+use tokio::time::timeout;
 
 pub(crate) use self::control::{Attached, ControlTask};
 use self::credits::CreditCounter;
 pub(crate) use self::frame::{HEADER_LEN, MAX_FRAME_LEN};
+use self::handler::Handler;
+pub use self::handler::{Message, Poster};
 use self::inbox::Inbox;
 use self::leases::Leases;
 pub(crate) use self::messages::Incoming;
@@ -87,6 +91,7 @@ pub(crate) struct Connection {
     owed_data: AtomicU32,
     owed_control: AtomicU32,
 
+    handler: Handler,
     messages: Inbox<Incoming>,
     write_immediates: Inbox<u32>,
     offers: Inbox<RemoteMr>,
@@ -123,6 +128,7 @@ impl Connection {
             peer_payload,
             owed_data: AtomicU32::new(0),
             owed_control: AtomicU32::new(0),
+            handler: Handler::default(),
             messages: Inbox::new(own.data),
             write_immediates: Inbox::new(own.data),
             offers: Inbox::new(own.data),
@@ -222,6 +228,26 @@ impl Connection {
     /// the device has completed every request.
     fn is_settled(&self) -> bool {
         self.outbox.is_empty() && self.sender.lock().is_settled()
+    }
+
+    /// Waits until the peer has everything that was sent, and has read the messages that are too long for
+    /// one piece.
+    pub(crate) async fn settle(&self) -> Result<()> {
+        self.leave();
+        let limit = self.settings.response_timeout;
+        let attempt = || {
+            let is_settled = || self.is_settled() && !self.replies.has_lent();
+            self.failed().or_else(|| is_settled().then_some(Ok(())))
+        };
+        let _waiting = self.shard.waiting();
+        self.shard.attend();
+        let [room, _] = self.sender.waiters();
+        timeout(limit, room.wait_for(attempt))
+            .await
+            .unwrap_or(Err(Error::Timeout {
+                what: "the peer's taking of what was sent",
+                limit,
+            }))
     }
 
     /// Has nobody wait for completions any more, which are not announced from here on. The connection

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use rdma_core::{WorkCompletion, WorkOpcode, WriteClaim};
 
 use super::frame::{Credits, Frame, Kind, Refusal};
+use super::handler::Message;
 use super::messages::Incoming;
 use super::replies::Reply;
 use super::{Connection, HEADER_LEN};
@@ -51,10 +52,13 @@ impl Connection {
                 };
                 let lender = Some(Arc::clone(self.shard.receive_memory()));
                 let region = LocalMr::new(memory, HEADER_LEN..len, lender);
-                self.deliver(Incoming::Message {
-                    region,
-                    immediate: completion.immediate(),
-                });
+                let immediate = completion.immediate();
+                if let Some(left) = self.offer_to_handler(Message { region, immediate }) {
+                    self.deliver(Incoming::Message {
+                        region: left.region,
+                        immediate: left.immediate,
+                    });
+                }
                 return None;
             }
             Kind::Rendezvous { memory: remote, .. } if remote.len == 0 => {
@@ -109,7 +113,12 @@ impl Connection {
                 drop(self.replies.answer(id, Reply::Granted(region)));
             }
             Kind::Refuse { id, reason } => drop(self.replies.answer(id, Reply::Refused(reason))),
-            Kind::RendezvousDone { id, read } => drop(self.replies.answer(id, Reply::Read(read))),
+            Kind::RendezvousDone { id, read } => {
+                drop(self.replies.answer(id, Reply::Read(read)));
+                // Whoever waits until the peer has everything.
+                let [room, _] = self.sender.waiters();
+                room.wake();
+            }
             Kind::Return { lease } => match self.leases.end(lease) {
                 Some(Ok(region)) => {
                     self.returned.push(region);

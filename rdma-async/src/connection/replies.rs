@@ -79,6 +79,12 @@ impl Replies {
         })
     }
 
+    /// Returns whether the peer uses memory for an answer.
+    pub(super) fn has_lent(&self) -> bool {
+        let table = self.table.lock();
+        table.entries.values().any(|entry| entry.lent.is_some())
+    }
+
     /// Tells everyone who waits, and who will, that no answer comes.
     pub(super) fn fail(&self, error: &Error) {
         let entries = {

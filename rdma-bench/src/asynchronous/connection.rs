@@ -18,7 +18,7 @@ use crate::settings::Settings;
 use crate::test::{Metric, Verb};
 
 /// How many operations the crate has outstanding by default.
-const SEND_DEPTH: usize = 128;
+const SEND_DEPTH: usize = 64;
 
 /// This end of a connection.
 #[derive(Debug)]

@@ -64,11 +64,12 @@ mod listener;
 mod memory;
 mod rdma;
 mod shard;
+mod within;
 
 pub use builder::{CompletionMode, RdmaBuilder};
 pub use connection::{Message, Poster};
 pub use device::RdmaDevice;
-pub use error::{Error, Result};
+pub use error::{Error, Execution, Result};
 pub use listener::RdmaListener;
 pub use memory::{
     LocalMr, LocalMrReadAccess, LocalMrSlice, LocalMrSliceMut, LocalMrWriteAccess, RemoteMr,

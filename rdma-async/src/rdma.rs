@@ -2,7 +2,9 @@
 
 use std::alloc::Layout;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rdma_core::QueuePair;
 use tokio::sync::oneshot;
@@ -14,7 +16,7 @@ use crate::memory::{
     LocalMr, LocalMrReadAccess, LocalMrWriteAccess, RemoteMr, RemoteMrReadAccess,
     RemoteMrWriteAccess,
 };
-
+use crate::within::Within;
 /// A connection to a peer.
 ///
 /// Every operation takes `&self`, so that any number of tasks can use it at once. When more are
@@ -84,6 +86,43 @@ impl Rdma {
     /// Waits until the connection has ended, and returns why.
     pub async fn ended(&self) -> Error {
         self.connection.wait_for_end().await
+    }
+
+    /// Waits for an operation on this connection, for at most `limit` from when it begins to wait. An
+    /// operation that takes longer ends the connection: its queue pair goes to the error state, so that
+    /// the device touches the memory of no operation any more.
+    ///
+    /// The limit counts in milliseconds. An operation that ends without waiting costs nothing more.
+    ///
+    /// ```
+    /// # use std::alloc::Layout;
+    /// use std::time::Duration;
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), rdma_async::Error> {
+    /// # use rdma_async::RdmaBuilder;
+    /// use rdma_async::{Error, Execution};
+    /// # let mut listener = RdmaBuilder::default().bind("127.0.0.1:0").await?;
+    /// # let address = listener.local_address()?;
+    /// # let (client, server) =
+    /// #     tokio::try_join!(RdmaBuilder::default().connect(address), listener.accept())?;
+    /// // The peer sends nothing.
+    /// let outcome = client.within(Duration::from_millis(20), client.receive()).await;
+    /// assert!(matches!(outcome, Err(Error::DeadlineExceeded { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeadlineExceeded`], which says whether the peer may have executed the operation, and the
+    /// errors of the operation.
+    pub async fn within<T>(
+        &self,
+        limit: Duration,
+        operation: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let operation = pin!(operation);
+        Within::new(&self.connection, limit, operation).await
     }
 
     /// Waits until the peer has everything that was sent or posted, and drops the connection.

@@ -153,6 +153,10 @@ impl Connection {
         &self.device
     }
 
+    pub(crate) fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
     pub(crate) fn queue_pair(&self) -> &QueuePair {
         &self.queue_pair
     }
@@ -364,7 +368,8 @@ impl Connection {
     fn cause(&self, number: u64) -> Error {
         match self.sender.own_failure(number) {
             Some(own) => own.into(),
-            None => self.ended(),
+            None if self.sender.was_given_up(number) => self.ended(),
+            None => self.ended().of_posted(),
         }
     }
 

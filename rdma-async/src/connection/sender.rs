@@ -71,6 +71,11 @@ impl Sender {
         number < self.failed_from.load(Ordering::Acquire)
     }
 
+    /// Returns whether a request was given up before the device had it.
+    pub(super) fn was_given_up(&self, number: u64) -> bool {
+        number >= self.given_up_from.load(Ordering::Acquire)
+    }
+
     /// Returns why this request failed, unless the device only flushed it.
     pub(super) fn own_failure(&self, number: u64) -> Option<WorkError> {
         let (failed, error) = self.first_failure.get()?;

@@ -8,6 +8,7 @@ use rdma_core::CompletionChannel;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
+use tokio::time::sleep_until;
 
 use super::{Polled, Shard};
 use crate::builder::CompletionMode;
@@ -53,6 +54,7 @@ impl Driver {
             if self.arm(&shard).await? {
                 continue;
             }
+            let deadline = shard.deadlines.next();
             drop(shard);
             tokio::select! {
                 // The channel is drained before it is armed, after which the next announcement is an edge.
@@ -60,6 +62,7 @@ impl Driver {
                     .map_err(|source| Error::tcp("waiting for", "completions", source))?
                     .clear_ready(),
                 () = self.wake.notified() => {}
+                () = until(deadline) => {}
             }
             if let Some(shard) = self.shard.upgrade() {
                 shard.is_asleep.store(false, Ordering::SeqCst);
@@ -80,6 +83,7 @@ impl Driver {
         loop {
             let begun = Instant::now();
             shard.turn.end(&mut self.spare);
+            shard.deadlines.pass(begun);
             // Where other tasks run, they are not kept waiting.
             let polls = if begun - turn_ended < ALONE { POLLS } else { 1 };
             let mut found = false;
@@ -120,6 +124,13 @@ impl Driver {
                 Polled::Elsewhere => yield_now().await,
             }
         }
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -6,12 +6,13 @@
 //! finds: that of a receive to the connection of its queue pair, that of a request to the requests that it
 //! ends.
 
+mod deadlines;
 mod driver;
 mod receives;
 mod turn;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 use tokio::sync::Notify;
 
+use self::deadlines::Deadlines;
+pub(crate) use self::deadlines::Place;
 use self::receives::Receives;
 use self::turn::Turn;
 use crate::builder::CompletionMode;
@@ -62,6 +65,7 @@ pub(crate) struct Shard {
     /// Connections that come and go, which whoever polls next takes note of.
     changes: SegQueue<Change>,
     turn: Turn,
+    deadlines: Deadlines,
     /// Number of completions that connections may have in the queue, of its capacity.
     reserved: Mutex<usize>,
     /// Number of futures that wait for something other than an operation of their own.
@@ -129,6 +133,7 @@ impl Shard {
             }),
             changes: SegQueue::new(),
             turn: Turn::default(),
+            deadlines: Deadlines::default(),
             waiting: AtomicU32::new(0),
             is_asleep: AtomicBool::new(false),
             wake,
@@ -377,6 +382,20 @@ impl Shard {
         {
             self.wake.notify_one();
         }
+    }
+
+    /// Ends the connection after `limit`, unless the deadline is cancelled before.
+    pub(crate) fn add_deadline(&self, connection: Weak<Connection>, limit: Duration) -> Place {
+        let (place, is_next) = self.deadlines.add(connection, limit);
+        if is_next {
+            // The driver may sleep until a later one, or for good.
+            self.wake.notify_one();
+        }
+        place
+    }
+
+    pub(crate) fn cancel_deadline(&self, place: Place) {
+        self.deadlines.cancel(place);
     }
 
     /// Polls until the queue is empty, and waits for another thread that polls.

@@ -51,7 +51,6 @@
 
 mod abi;
 mod address;
-mod cache;
 mod capture;
 mod census;
 pub mod completion;

@@ -8,7 +8,7 @@ use ibverbs_sys::{ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
 use super::work_request::pieces;
 use crate::proto::{Data, Posted, Remote, Segment, Service};
-use crate::queue_pair::{Keys, List, Rules};
+use crate::queue_pair::{List, Rules};
 use crate::transfer::{Action, Atomic, OneSided};
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -70,26 +70,6 @@ impl<'a> List<'a> for Requests<'a> {
             data: unsafe { data(request, SIGNALED | SOLICITED | FENCE | INLINE, self.rules)? },
             signaled: request.send_flags & SIGNALED != 0,
         })
-    }
-
-    #[inline]
-    fn next_keys(&self) -> Option<Keys> {
-        // SAFETY: of the list, as `new` was promised, which says that a write or a read has a key, and its segments.
-        unsafe {
-            let request = self.next.as_ref()?.next.as_ref()?;
-            let has_keys = matches!(
-                request.opcode,
-                ibv_wr_opcode::IBV_WR_RDMA_WRITE | ibv_wr_opcode::IBV_WR_RDMA_READ
-            );
-            has_keys.then(|| Keys {
-                local: if request.num_sge > 0 {
-                    (*request.sg_list).lkey
-                } else {
-                    0
-                },
-                remote: request.wr.rdma.rkey,
-            })
-        }
     }
 
     #[inline]

@@ -37,13 +37,6 @@ pub struct Registry {
 pub(crate) struct Regions<'a>(Reading<'a, Entries>);
 
 impl Regions<'_> {
-    /// Fetches the record of a key into the cache: the next request names the key. The records of keys that were given
-    /// out one after the other are not neighbours, so the processor does not foresee the access.
-    #[inline]
-    pub(crate) fn expect(&self, key: u32) {
-        self.0.table.prefetch(key);
-    }
-
     /// Returns the bytes that a queue pair of a domain names as its own. `None`: it may not, or they may not be there.
     #[inline]
     pub(crate) fn piece(
@@ -95,7 +88,7 @@ impl Registry {
         let _ = self.peers.set(peers);
     }
 
-    /// Returns the number that keys add to a slot's number.
+    /// Returns the number that keys add to an index.
     pub(crate) fn key_base(&self) -> u32 {
         self.entries.read(0).table.base()
     }
@@ -391,6 +384,12 @@ impl Registry {
         if let Some(slot) = slot.filter(|&slot| peers.forget_withdrawal(slot)) {
             self.publish(&self.entries.change(), slot);
         }
+    }
+
+    /// Returns the slot that a key names, whatever its tag.
+    #[cfg(test)]
+    pub(crate) fn slot(&self, key: u32) -> Option<u32> {
+        self.entries.read(0).table.slot_of(key)
     }
 
     /// Returns whether a slot has been published to peers again since the slot was retracted.

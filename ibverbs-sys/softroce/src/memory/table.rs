@@ -2,22 +2,25 @@
 
 use std::collections::VecDeque;
 
-use crate::cache;
 use crate::context::Refusal;
 use crate::random::{self, Permutation};
 
 /// A table of objects by their keys. A key is the index of a slot and, in its low byte, a tag that changes with every
 /// use of the slot: with the key of an object that is gone, nobody reaches a later object.
 ///
-/// Keys cannot be foreseen, not even from other keys: the first index, the order in which slots are used, and the order
-/// of the tags are random.
+/// Keys cannot be foreseen, not even from other keys: the first index, the order of the indices in a block of slots, and the
+/// order of the tags are random. Slots are used in the order of their numbers, so objects that are used one after the other are
+/// often neighbours in memory, which the processor fetches ahead.
 #[derive(Debug)]
 pub(super) struct Table<T> {
-    /// Number that is added to a slot's number to give the index: keys of two processes, and of two runs, differ.
+    /// Number that keys add to an index: keys of two processes, and of two runs, differ.
     base: u32,
-    /// The order of the slots in each block, and of each slot's tags.
+    /// The order of the indices in each block, and of each slot's tags.
     order: Permutation,
     slots: Vec<Slot<T>>,
+    /// For each index, the bits in which the number of the slot that the index names differs from the index. Both are in the
+    /// same block, so these are bits of the low byte. (LLVM 22 loses the other bits where a low byte is put in by an `or`.)
+    differences: Vec<u8>,
     /// Taken from the front and returned to the back: a slot is used again as late as possible.
     free: VecDeque<u32>,
 }
@@ -27,16 +30,18 @@ struct Slot<T> {
     tag: u8,
     /// Position of the present tag in the order of the slot's tags.
     turn: u8,
+    /// Bits in which the slot's index differs from its number.
+    difference: u8,
     content: Option<T>,
 }
 
 /// More slots are not made while fewer are free than this, or the tag of one slot would soon be back where it was.
 const RESERVE: usize = 64;
 
-/// Number of slots that are made at a time, in a random order.
+/// Number of slots that are made at a time, with indices in a random order.
 const BLOCK: usize = 1 << 8;
 
-/// Flag in the family of a permutation that orders the slots of a block. Without the flag the family is a slot's
+/// Flag in the family of a permutation that orders the indices of a block. Without the flag the family is a slot's
 /// number, and the permutation orders that slot's tags.
 const BLOCKS: u32 = 1 << 31;
 
@@ -51,11 +56,12 @@ impl<T> Table<T> {
             base: 1 + random as u32 % (INDICES / 2),
             order: Permutation::new(8),
             slots: Vec::new(),
+            differences: Vec::new(),
             free: VecDeque::new(),
         }
     }
 
-    /// Returns the number that keys add to a slot's number.
+    /// Returns the number that keys add to an index.
     pub(super) fn base(&self) -> u32 {
         self.base
     }
@@ -73,12 +79,16 @@ impl<T> Table<T> {
     /// Makes a block of slots.
     fn grow(&mut self) {
         let first = self.slots.len() as u32;
+        self.differences.resize(self.slots.len() + BLOCK, 0);
         for number in 0..BLOCK as u32 {
-            self.free
-                .push_back(first + self.order.apply(BLOCKS | first, number));
+            let index = self.order.apply(BLOCKS | first, number);
+            let difference = (index ^ number) as u8;
+            self.differences[(first + index) as usize] = difference;
+            self.free.push_back(first + number);
             self.slots.push(Slot {
                 tag: self.order.apply(first + number, 0) as u8,
                 turn: 0,
+                difference,
                 content: None,
             });
         }
@@ -107,8 +117,10 @@ impl<T> Table<T> {
 
     /// Returns the key of a slot.
     pub(super) fn key(&self, number: u32) -> u32 {
-        let tag = self.slots.get(number as usize).map_or(0, |slot| slot.tag);
-        (self.base + number) << 8 | u32::from(tag)
+        let slot = self.slots.get(number as usize);
+        let (tag, difference) = slot.map_or((0, 0), |slot| (slot.tag, slot.difference));
+        let index = number ^ u32::from(difference);
+        (self.base + index) << 8 | u32::from(tag)
     }
 
     /// Gives a slot another tag; its key.
@@ -122,7 +134,8 @@ impl<T> Table<T> {
     /// Returns the slot that a key names, whatever its tag.
     #[inline]
     pub(super) fn slot_of(&self, key: u32) -> Option<u32> {
-        let number = (key >> 8).checked_sub(self.base)?;
+        let index = (key >> 8).checked_sub(self.base)?;
+        let number = index ^ u32::from(*self.differences.get(index as usize)?);
         let slot = self.slots.get(number as usize)?;
         slot.content.is_some().then_some(number)
     }
@@ -136,15 +149,6 @@ impl<T> Table<T> {
             number,
             slot.content.as_ref().filter(|_| slot.tag == key as u8)?,
         ))
-    }
-
-    /// Fetches the slot that a key names into the cache.
-    #[inline]
-    pub(super) fn prefetch(&self, key: u32) {
-        let number = (key >> 8).wrapping_sub(self.base);
-        if let Some(slot) = self.slots.get(number as usize) {
-            cache::prefetch(slot);
-        }
     }
 
     #[inline]
@@ -195,6 +199,23 @@ mod tests {
             table.remove(number);
         }
         assert_eq!(table.slots.len(), BLOCK, "slots are used again");
+    }
+
+    #[test]
+    fn every_key_finds_its_own_object() {
+        let mut table = Table::new();
+        let keys: Vec<u32> = (0..20_000)
+            .map(|content| {
+                let number = table.insert(content).unwrap();
+                table.key(number)
+            })
+            .collect();
+        for (content, &key) in keys.iter().enumerate() {
+            let found = table.find(key);
+            assert_eq!(found.map(|(_, content)| *content), Some(content));
+            let (number, _) = found.unwrap();
+            assert_eq!((table.slot_of(key), table.key(number)), (Some(number), key));
+        }
     }
 
     /// Checks that keys look random. The chance that random keys fail is below 2^-60.

@@ -17,22 +17,10 @@ use crate::counters::Flow;
 use crate::proto::{Completion, CompletionStatus, SendRequest, State, Work};
 use crate::transfer::{self, Kind, OneSided, Peer, STRIDE, Transfer, Undone, Volume, choose};
 
-/// Keys of a request that reads or writes, of which the local one is 0 if the request has no segment.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Keys {
-    pub(crate) local: u32,
-    pub(crate) remote: u32,
-}
-
 /// Requests that are posted together, in order.
 pub(crate) trait List<'a> {
     /// Returns the next request, if it may be posted and is one-sided.
     fn peek(&self) -> Option<OneSided<'a>>;
-
-    /// Returns the keys of the request after the current one, if they are known at no cost.
-    fn next_keys(&self) -> Option<Keys> {
-        None
-    }
 
     /// Ends the current request. Returns the next one, as [`peek`](Self::peek) does.
     fn advance(&mut self) -> Option<OneSided<'a>>;
@@ -80,7 +68,6 @@ impl QueuePair {
         let signals_all = attributes.signal_all;
         let (mut done, mut packets, mut lost) = (0, 0, None);
         let mut volume = Volume::default();
-        let mut lookups = 0;
         let mut ended = SmallVec::<[Ended; MAX_REQUESTS]>::new();
         {
             let Partner {
@@ -99,13 +86,6 @@ impl QueuePair {
                 visit,
             };
             while done < max_requests.min(MAX_REQUESTS) && !across.visit.is_over() {
-                if across.visit.lookups() != lookups
-                    && let Some(next) = list.next_keys()
-                {
-                    lookups = across.visit.lookups();
-                    across.regions.expect(next.local);
-                    across.visit.expect(next.remote);
-                }
                 let length = request.data.length().filter(|&length| length <= STRIDE);
                 let Some(length) = length else {
                     break;

@@ -80,6 +80,8 @@ struct Reach {
 /// Memory that a key stands for, for one queue pair.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
+    /// Slot of the region in the peer's table.
+    slot: u32,
     /// The version of what is told.
     version: u64,
     key: u32,
@@ -108,8 +110,6 @@ pub(crate) struct Visit<'a> {
     domain: u64,
     /// What may still be done in it, in bytes.
     left: usize,
-    /// Regions that were looked up.
-    lookups: u32,
     _lane: Lane<'a>,
 }
 
@@ -163,7 +163,6 @@ impl Link {
             access: reach.access,
             domain: reach.domain,
             left: LONG,
-            lookups: 0,
             _lane: lane,
         })
     }
@@ -186,20 +185,6 @@ impl Visit<'_> {
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.left == 0
-    }
-
-    /// Returns how often a request had another region than the one before it.
-    #[inline]
-    pub(crate) fn lookups(&self) -> u32 {
-        self.lookups
-    }
-
-    /// Fetches the record of a key of the peer into the cache, as [`Regions::expect`](crate::memory::Regions::expect) does.
-    #[inline]
-    pub(crate) fn expect(&self, key: u32) {
-        if let Some(slot) = (key >> 8).checked_sub(self.link.key_base()) {
-            self.link.tables().prefetch_region(slot);
-        }
     }
 
     /// Does something with bytes of the peer. None: it cannot be done so, and maybe not at all; of a copy
@@ -307,13 +292,12 @@ impl Visit<'_> {
     /// Where bytes are that the peer lets be used so.
     #[inline]
     fn find(&mut self, remote: Remote, length: usize, right: AccessFlags) -> Option<Bytes> {
-        let slot = (remote.key >> 8).checked_sub(self.link.key_base())?;
         let known = self.known.region.as_ref().filter(|known| {
-            known.key == remote.key && self.link.tables().has_region(slot, known.version)
+            known.key == remote.key && self.link.tables().has_region(known.slot, known.version)
         });
         let region = match known {
             Some(region) => region,
-            None => self.learn(slot, remote.key)?,
+            None => self.learn(remote.key)?,
         };
         if !region.access.contains(right) {
             return None;
@@ -327,9 +311,10 @@ impl Visit<'_> {
 
     /// Reads what is told of a key.
     #[inline(never)]
-    fn learn(&mut self, slot: u32, key: u32) -> Option<&Extent> {
+    fn learn(&mut self, key: u32) -> Option<&Extent> {
         self.known.region = None;
-        self.lookups += 1;
+        let index = (key >> 8).checked_sub(self.link.key_base())?;
+        let slot = self.link.tables().slot(index)?;
         let (version, region) = self.link.tables().region(slot)?;
         let is_served = region.queue_pair.is_none_or(|only| only == self.number);
         if region.key != key || region.domain != self.domain || !is_served {
@@ -340,6 +325,7 @@ impl Visit<'_> {
             None => Bytes::Process(region.address),
         };
         Some(self.known.region.insert(Extent {
+            slot,
             version,
             key,
             access: region.access,
@@ -383,6 +369,7 @@ mod tests {
     #[test]
     fn only_what_is_inside_is_inside() {
         let extent = Extent {
+            slot: 0,
             version: 2,
             key: 1,
             access: AccessFlags::REMOTE_WRITE,

@@ -10,7 +10,6 @@
 
 use std::ops::Deref;
 
-use crate::cache;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 /// A record: a cache line.
@@ -87,16 +86,6 @@ impl<R: Deref<Target = [Record]>> Board<R> {
         // change.
         fence(Ordering::Acquire);
         self.is_current(index, version)
-    }
-}
-
-impl<R: Deref<Target = [Record]>> Board<R> {
-    /// Fetches a record into the cache, to be read soon.
-    #[inline]
-    pub(super) fn prefetch(&self, index: usize) {
-        if let Some(record) = self.0.get(index) {
-            cache::prefetch(record);
-        }
     }
 }
 

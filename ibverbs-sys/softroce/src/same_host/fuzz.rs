@@ -381,6 +381,7 @@ pub fn tables(bytes: &[u8]) {
     let region = [2, 3 << 32 | 0xf << 25, 1, 0, 4096, 0, 0, 1];
     let queue_pairs = [5 * 64, 5 * 64 + 64];
     let regions = [0, 1, 2].map(|slot| regions::REGIONS_AT + 64 * slot);
+    let differences = regions::DIFFERENCES_AT;
     let store = |at: usize, word: usize, value: u64| {
         let word = map.word(at + 8 * word).expect("inside");
         word.store(value, std::sync::atomic::Ordering::SeqCst);
@@ -393,9 +394,10 @@ pub fn tables(bytes: &[u8]) {
         }
         match input.below(4) {
             0 => {
-                let at = match input.flag() {
-                    true => input.one_of(&queue_pairs),
-                    false => input.one_of(&regions),
+                let at = match input.below(5) {
+                    0 | 1 => input.one_of(&queue_pairs),
+                    2 | 3 => input.one_of(&regions),
+                    _ => differences,
                 };
                 let near = FILE as u64;
                 let value =
@@ -405,6 +407,7 @@ pub fn tables(bytes: &[u8]) {
             }
             1 => {
                 let _ = link.connection(&target);
+                let _ = link.tables().slot(input.word());
                 let _ = link.tables().region(input.word());
                 let _ = link.tables().queue_pair(input.word());
             }

@@ -33,8 +33,6 @@ pub(crate) struct Own {
     pub(crate) addresses: Vec<SocketAddr>,
     /// GID table of the device.
     pub(crate) gids: Vec<Ipv6Addr>,
-    /// Number in keys of the first slot of the table of regions.
-    pub(crate) key_base: u32,
     /// Tables in which this process publishes regions and queue pairs.
     pub(crate) publication: Arc<Publication>,
     /// Memory that regions are allocated from.
@@ -131,7 +129,7 @@ impl Local {
             word,
             probe: process::word(),
             thread: self.engine.thread.get()?.as_raw_pid(),
-            key_base: self.own.key_base,
+            key_base: self.own.publication.key_base(),
             addresses: self.own.addresses.clone(),
             gids: self.own.gids.clone(),
         })

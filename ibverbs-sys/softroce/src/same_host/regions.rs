@@ -5,6 +5,7 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::board::{self, Board, Record};
 use super::shared::{self, Map, Part, Rights};
@@ -47,10 +48,13 @@ const REGIONS: usize = limits::MAX_MR + limits::MAX_MW + 1024;
 const QUEUE_PAIRS: usize = number::RECORDS;
 
 /// Bytes of the file.
-pub(super) const LENGTH: usize = REGIONS_AT + REGIONS * size_of::<Record>();
+pub(super) const LENGTH: usize = DIFFERENCES_AT + REGIONS;
 
 /// Offset of the records of regions in the file.
 pub(super) const REGIONS_AT: usize = QUEUE_PAIRS * size_of::<Record>();
+
+/// Offset of the indices' bytes in the file.
+pub(super) const DIFFERENCES_AT: usize = REGIONS_AT + REGIONS * size_of::<Record>();
 
 const NUMBER: u64 = 0xff_ffff;
 
@@ -145,6 +149,8 @@ impl QueuePair {
 #[derive(Debug)]
 pub(crate) struct Publication {
     file: Descriptor,
+    /// Number that keys add to an index.
+    key_base: u32,
     tables: Tables,
 }
 
@@ -153,6 +159,8 @@ pub(crate) struct Publication {
 pub(super) struct Tables {
     queue_pairs: Board<Part<Record>>,
     regions: Board<Part<Record>>,
+    /// For each index in keys, the bits in which the number of the slot that the index names differs from the index.
+    differences: Part<AtomicU8>,
 }
 
 impl Tables {
@@ -161,6 +169,7 @@ impl Tables {
         Some(Self {
             queue_pairs: Board(Part::of(&map, 0, QUEUE_PAIRS)?),
             regions: Board(Part::of(&map, REGIONS_AT, REGIONS)?),
+            differences: Part::of(&map, DIFFERENCES_AT, REGIONS)?,
         })
     }
 
@@ -176,10 +185,11 @@ impl Tables {
         Some((version, Published::decode(&words)))
     }
 
-    /// Fetches the record of a slot into the cache, to be read soon.
+    /// Returns the slot that an index in keys names.
     #[inline]
-    pub(super) fn prefetch_region(&self, slot: u32) {
-        self.regions.prefetch(slot as usize);
+    pub(super) fn slot(&self, index: u32) -> Option<u32> {
+        let difference = self.differences.get(index as usize)?;
+        Some(index ^ u32::from(difference.load(Ordering::Relaxed)))
     }
 
     /// Whether a slot still has what it had in this version.
@@ -209,15 +219,28 @@ impl Tables {
 }
 
 impl Publication {
-    /// Empty tables.
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Creates empty tables. Keys add `key_base` to an index.
+    pub(crate) fn new(key_base: u32) -> io::Result<Self> {
         let (file, map) = shared::create("softroce-tables", LENGTH, true)?;
         let tables = Tables::of(map).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { file, tables })
+        Ok(Self {
+            file,
+            key_base,
+            tables,
+        })
+    }
+
+    /// Returns the number that keys add to an index.
+    pub(crate) fn key_base(&self) -> u32 {
+        self.key_base
     }
 
     /// Tells what is in a slot now, in the place of what was there before: that is to be waited for.
     pub(crate) fn publish_region(&self, slot: u32, region: &Published) {
+        let index = (region.key >> 8).wrapping_sub(self.key_base);
+        if let Some(difference) = self.tables.differences.get(index as usize) {
+            difference.store((index ^ slot) as u8, Ordering::Relaxed);
+        }
         if let Some(words) = region.encode() {
             self.tables.regions.publish(slot as usize, &words);
         }
@@ -290,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_peer_reads_what_is_published_until_it_is_taken_back() {
-        let publication = Publication::new().unwrap();
+        let publication = Publication::new(0).unwrap();
         let tables = Tables::map(publication.as_fd()).unwrap();
         let region_in = |slot| tables.region(slot).map(|(_, region)| region);
         let queue_pair_of = |number| tables.queue_pair(number).map(|(_, told)| told);
@@ -307,6 +330,9 @@ mod tests {
         };
         let last = REGIONS as u32 - 1;
         publication.publish_region(3, &region(5));
+        publication.publish_region(0x1ab, &region(0x1cd << 8));
+        assert_eq!((tables.slot(0), tables.slot(0x1cd)), (Some(3), Some(0x1ab)));
+        assert_eq!(tables.slot(REGIONS as u32), None);
         publication.publish_region(last, &placed);
         publication.publish_queue_pair(&queue_pair(0x123456));
         assert_eq!(region_in(3), Some(region(5)));
@@ -323,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_queue_pair_that_is_gone_gives_its_place_to_another() {
-        let publication = Publication::new().unwrap();
+        let publication = Publication::new(0).unwrap();
         let (first, second) = (queue_pair(0x10_0007), queue_pair(0x11_0007));
         let read = |number| publication.tables.queue_pair(number).map(|(_, told)| told);
         publication.publish_queue_pair(&first);
@@ -341,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_peer_cannot_write_to_the_tables() {
-        let publication = Publication::new().unwrap();
+        let publication = Publication::new(0).unwrap();
         let all = 0..LENGTH as u64;
         assert!(Map::of(publication.as_fd(), all, Rights::Write).is_err());
     }

@@ -10,7 +10,7 @@ use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use libc::c_void;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -27,6 +27,8 @@ use crate::sync::Line;
 /// It is made of atomics alone, in the order in which they are declared, and has no padding.
 pub(super) unsafe trait Plain: Sync {}
 
+// SAFETY: an atomic.
+unsafe impl Plain for AtomicU8 {}
 // SAFETY: atomics, or arrays of them in `repr(C)`, aligned to their size.
 unsafe impl Plain for AtomicU32 {}
 // SAFETY: as above.

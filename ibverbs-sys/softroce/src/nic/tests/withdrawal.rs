@@ -76,7 +76,7 @@ impl Host {
 
     /// Returns whether a window is published to peers.
     fn tells(&self, key: u32) -> bool {
-        let slot = (key >> 8) - self.nic.memory.key_base();
+        let slot = self.nic.memory.slot(key).unwrap();
         let neighbourhood = self.nic.neighbourhood.as_ref().unwrap();
         neighbourhood.is_published(slot)
     }
